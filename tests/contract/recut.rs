@@ -254,6 +254,9 @@ fn headers() -> Vec<Case> {
     let ((first, _), (small, in_small), (large, in_large)) =
         (archive(151, 400), archive(150, 400), archive(900, 10_000));
     let hdf5 = fs::read(samples().join("many.h5")).unwrap();
+    // A schema of 600 bytes, and batches of which each takes 1,176.
+    let arrow = fs::read(samples().join("streams.arrow")).unwrap();
+    let stream = |batches| [&arrow[..600], &arrow[600..1776].repeat(batches)].concat();
     let half = |name, whole: &[u8], at| Case::of(name, whole, whole.len() / 2, at, None);
     vec![
         half("length of a header", &short, 1),
@@ -265,6 +268,8 @@ fn headers() -> Vec<Case> {
         half("magic of NumPy", &array, 1),
         half("header of NumPy", &other, 12),
         half("magic of HDF5", &hdf5, 1),
+        half("mark of a stream", &stream(100), 1),
+        half("schema of a stream", &stream(101), 40),
         half("first zip entry", &first, 1),
         Case::of("directory of a short zip", &small, in_small + 400, in_small + 1, None),
         Case::of("directory of a long zip", &large, in_large + 40_000, in_large + 20_001, None),

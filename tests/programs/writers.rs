@@ -1,6 +1,7 @@
 //! What is seen of what the libraries write, in each way that they are used: a table in docs/TENSORS.md, of which every
 //! cell is tried with the library itself.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -106,12 +107,36 @@ fn number(path: &Path, name: &str) -> u64 {
 fn at_rest(mount: &Mount, path: &Path) -> Seen {
     let sealed = mount.tensorfs(["seal".as_ref(), path.as_os_str()]);
     assert!(sealed.status.success(), "{sealed:?}");
+    if path.is_dir() {
+        return hierarchy_at_rest(mount, path);
+    }
     let checksum = attribute(path, "checksum").unwrap_or_else(|| panic!("{}: no checksum", path.display()));
     assert_eq!(checksum, format!("{:08x}", crc32c::crc32c(&std::fs::read(path).unwrap())));
     let state = attribute(path, "state").unwrap();
     let verified = mount.tensorfs(["verify".as_ref(), path.as_os_str()]);
     assert_eq!(verified.status.code(), Some(if state == "interrupted" { 5 } else { 0 }), "{verified:?}");
     Seen { state, records: Some(number(path, "records")), tensors: number(path, "tensors") }
+}
+
+/// What is seen of a directory of arrays: the state of all of its files, and what arrays there are.
+fn hierarchy_at_rest(mount: &Mount, directory: &Path) -> Seen {
+    let verified = mount.tensorfs(["verify".as_ref(), directory.as_os_str()]);
+    assert!(verified.status.success(), "{verified:?}");
+    let state = states_below(directory).into_iter().collect::<Vec<_>>().join(" and ");
+    Seen { state, records: None, tensors: together(mount, directory).tensors }
+}
+
+/// The states of all files below a directory.
+fn states_below(directory: &Path) -> BTreeSet<String> {
+    let mut states = BTreeSet::new();
+    for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            states.append(&mut states_below(&path));
+        } else {
+            states.insert(attribute(&path, "state").unwrap());
+        }
+    }
+    states
 }
 
 /// What is seen of a directory of files that are one checkpoint.
@@ -146,7 +171,10 @@ fn seen(mount: &Mount, python: &Path, writer: &str, way: &str) -> Option<Seen> {
         }
         "killed" => {
             running.kill();
-            wait_for_interrupted(&path, writer);
+            // Of a directory none of the files was open.
+            if path.is_file() {
+                wait_for_interrupted(&path, writer);
+            }
             at_rest(mount, &path)
         }
         "sharded" => {

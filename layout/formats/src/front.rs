@@ -85,5 +85,6 @@ fn may_begin(head: &[u8], size: u64) -> bool {
         || safetensors::starts(head, size)
         || safetensors::ends_in_header(head, size)
         || gguf::starts(head)
+        || arrow::stream::starts(head)
         || bare::starts(head)
 }

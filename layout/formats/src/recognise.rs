@@ -39,6 +39,8 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
             torch::recognise_legacy(source, out)
         } else if head.starts_with(arrow::MAGIC) {
             arrow::recognise(source, out)
+        } else if arrow::stream::starts(head) {
+            arrow::stream::recognise(source, out)
         } else if head.starts_with(ends::PARQUET) {
             out.found.cut = !ends::is_there(source, size)?;
             malformed(if out.found.cut {

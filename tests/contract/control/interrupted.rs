@@ -33,7 +33,7 @@ fn a_file_that_ends_early_is_interrupted(setup: Setup) {
     }
     let torch = ["torch2-tensor.pt", "torch2-dcp.distcp"];
     let hdf5 = ["plain.h5", "userblock.h5"];
-    let ends = ["table.parquet", "table.arrow"];
+    let ends = ["table.parquet", "table.arrow", "stream.arrow"];
     let formats = ["model.safetensors", "f4.npy", "arrays.npz", "board.tfevents"];
     let formats: Vec<&str> = [&formats[..], &torch, &hdf5, &ends].concat();
     let cut = |name: &str, mount: &Mount| mount.at(format!("cut-{name}"));
@@ -47,9 +47,9 @@ fn a_file_that_ends_early_is_interrupted(setup: Setup) {
         fs::write(mount.at(name), &whole).unwrap();
         fs::write(cut(name, &mount), &whole[..whole.len() - 1]).unwrap();
     }
-    // Nothing that promises an end: text, a stream of Arrow's, Feather of the first kind, encrypted Parquet, and HDF5
-    // that something was appended to.
-    let streams = ["text", "stream.arrow", "first.feather", "encrypted.parquet", "longer.h5"];
+    // Nothing that promises an end: text, what only begins as a stream of Arrow's, Feather of the first kind, encrypted
+    // Parquet, and HDF5 that something was appended to.
+    let streams = ["text", "schema.arrow", "first.feather", "encrypted.parquet", "longer.h5"];
     fs::write(mount.at(streams[0]), "PAR1, a text that promises nothing").unwrap();
     fs::write(mount.at(streams[1]), b"\xff\xff\xff\xff\x10\0\0\0\0\0\x0a\0anything").unwrap();
     fs::write(mount.at(streams[2]), b"FEA1\0\0\0\0anything").unwrap();

@@ -751,11 +751,16 @@ def make_pyarrow(samples):
     library = f"pyarrow {pa.__version__}"
     rows = 24
 
-    def listed(name, is_compressed):
-        reader = pa.ipc.open_file(samples.path(name))
+    def streams(name):
+        """The batches of all streams that a file has."""
+        with pa.OSFile(samples.path(name)) as file:
+            while file.tell() < file.size():
+                yield from pa.ipc.open_stream(file)
+
+    def listed(name, is_compressed, batches=None):
+        reader = batches or pa.ipc.open_file(samples.path(name))
         all_ = []
-        for n in range(reader.num_record_batches):
-            batch = reader.get_batch(n)
+        for n, batch in enumerate(batches or map(reader.get_batch, range(reader.num_record_batches))):
             all_ += [
                 arrow_entry(f"{key}[{n}]" if n else key, column, is_compressed)
                 for key, column in zip(batch.schema.names, batch.columns)
@@ -802,6 +807,16 @@ def make_pyarrow(samples):
     listed("old.arrow", False)
     feather.write_feather(plain, samples.path("plain.feather"), compression="uncompressed", chunksize=15)
     listed("plain.feather", False)
+    # Streams: one alone, and two of unlike columns.
+    with pa.ipc.new_stream(samples.path("stream.arrow"), table.schema) as writer:
+        writer.write_batch(batches[0])
+        writer.write_batch(pa.table(columns).slice(8, 8).combine_chunks().to_batches()[0])
+    listed("stream.arrow", False, list(streams("stream.arrow")))
+    with open(samples.path("streams.arrow"), "wb") as file:
+        for some in [plain, plain.select(["f4", "i8"])]:
+            with pa.ipc.new_stream(file, some.schema) as writer:
+                writer.write_table(some, max_chunksize=10)
+    listed("streams.arrow", False, list(streams("streams.arrow")))
 
 
 def make_opaque(samples):

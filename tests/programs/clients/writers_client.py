@@ -5,7 +5,7 @@
 WAY is `once` (written and closed), `appended` (gone on with once it was closed, or by saving again to the open file,
 as the library's users do it), `live` (says `ready`, and holds the file open until its standard input ends), `killed`
 (says `ready` with a part written; it is to be killed then) or `sharded` (one checkpoint of several files). The last
-line of standard output is the file's path, or for `sharded` the directory's. A way that a library does not have says
+line of standard output is the file's path, or for `sharded`, and of writers of directories, the directory's. A way that a library does not have says
 `none`. What it writes has two tensors of 64 KiB each time, and of scalars two.
 """
 
@@ -22,6 +22,12 @@ ROWS = 16384
 
 def values(turn=0):
     return {name: array(f"{name}{turn}", (ROWS,), "<f4") for name in ("weight", "bias")}
+
+
+def table(turn=0):
+    import pyarrow
+
+    return pyarrow.table({name: pyarrow.array(value) for name, value in values(turn).items()})
 
 
 def ready(path):
@@ -185,6 +191,116 @@ class Gguf(Writer):
         ready(self.path)
 
 
+class Feather(Writer):
+    def once(self):
+        from pyarrow import feather
+
+        feather.write_feather(table(), self.path, compression="uncompressed")
+
+
+class ArrowFile(Writer):
+    """Arrow's file format, of which the footer is written last."""
+
+    def _writer(self, file):
+        import pyarrow
+
+        return pyarrow.ipc.new_file(file, table().schema)
+
+    def _write(self, writer, file, turn=0):
+        writer.write_table(table(turn))
+        file.flush()
+
+    def once(self):
+        with open(self.path, "wb") as file, self._writer(file) as writer:
+            self._write(writer, file)
+
+    def live(self):
+        with open(self.path, "wb") as file, self._writer(file) as writer:
+            self._write(writer, file)
+            ready(self.path)
+
+    def killed(self):
+        self.live()
+
+
+class ArrowStream(ArrowFile):
+    """Arrow's streams, as `datasets` keeps its tables."""
+
+    def _writer(self, file):
+        import pyarrow
+
+        return pyarrow.ipc.new_stream(file, table().schema)
+
+    def appended(self):
+        self.once()
+        with open(self.path, "ab") as file, self._writer(file) as writer:
+            self._write(writer, file, 1)
+
+    def killed(self):
+        import pyarrow
+
+        with open(self.path, "wb") as file:
+            with self._writer(Stops(file, self.path, 200_000)) as writer:
+                for turn in range(2):
+                    writer.write_table(table(turn))
+
+
+class Zarr(Writer):
+    """A directory, in which an array is of two chunks."""
+
+    VERSION = 3
+
+    def _save(self, turn):
+        import zarr
+
+        group = zarr.open_group(self.path, mode="a", zarr_format=self.VERSION)
+        for name, value in values(turn).items():
+            group.create_array(f"{turn}/{name}", shape=(ROWS,), chunks=(ROWS // 2,), dtype=value.dtype)[:] = value
+
+    def once(self):
+        self._save(0)
+
+    def appended(self):
+        self._save(0)
+        self._save(1)
+
+    def killed(self):
+        import zarr
+
+        group = zarr.open_group(self.path, mode="a", zarr_format=self.VERSION)
+        array = group.create_array("weight", shape=(ROWS,), chunks=(ROWS // 2,), dtype="<f4")
+        array[: ROWS // 2] = values()["weight"][: ROWS // 2]
+        ready(self.path)
+
+
+class Zarr2(Zarr):
+    VERSION = 2
+
+
+class TensorStore(Writer):
+    """As Orbax has it write: an array in zarr 3."""
+
+    def _open(self, name):
+        import tensorstore
+
+        metadata = {"shape": [ROWS], "data_type": "float32"}
+        metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [ROWS // 2]}}
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.join(self.path, name)}}
+        return tensorstore.open(spec | {"metadata": metadata}, create=True).result()
+
+    def once(self, turn=0):
+        for name, value in values(turn).items():
+            self._open(name + str(turn)).write(value).result()
+
+    def appended(self):
+        self.once(0)
+        self.once(1)
+
+    def killed(self):
+        self._open("weight")[: ROWS // 2].write(values()["weight"][: ROWS // 2]).result()
+        ready(self.path)
+
+
 class TensorBoard(Writer):
     """tensorboardX."""
 
@@ -337,6 +453,12 @@ WRITERS = {
     "safetensors": Safetensors,
     "h5py": H5py,
     "gguf": Gguf,
+    "Feather": Feather,
+    "Arrow, file": ArrowFile,
+    "Arrow, stream": ArrowStream,
+    "zarr 2": Zarr2,
+    "zarr 3": Zarr,
+    "TensorStore": TensorStore,
     "tensorboardX": TensorBoard,
     "smdebug": Smdebug,
     "raw bytes": Raw,

@@ -2,9 +2,10 @@
 //!
 //! <https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format>, and the schemas of its FlatBuffers there.
 //!
-//! A column of plain elements, none of which is missing, is a tensor in each batch.
+//! A column of plain elements, none of which is missing, is a tensor in each batch. Streams are in [`stream`].
 
 mod schema;
+pub(crate) mod stream;
 
 use crate::fault::{Fault, Result, malformed};
 use crate::flatbuffer::Table;
@@ -123,14 +124,25 @@ fn batch(source: &dyn Source, schema: &Schema, block: &Block, number: usize, out
         (RECORD_BATCH, Some(batch)) => batch,
         _ => return malformed("a batch that is none"),
     };
-    let Ok(rows) = u64::try_from(batch.i64(0)?) else { return malformed("a batch of less than nothing") };
     let Some(body) = block.body() else { return malformed("a batch beyond all files") };
+    columns(batch, schema, (body, block.body), number, out)
+}
+
+/// Gives the columns of a batch, whose bytes are at a place, and so many.
+fn columns(
+    batch: Table<'_>,
+    schema: &Schema,
+    (body, len): (u64, u64),
+    number: usize,
+    out: &mut Out<'_, '_>,
+) -> Result<()> {
+    let Ok(rows) = u64::try_from(batch.i64(0)?) else { return malformed("a batch of less than nothing") };
     let mut rest = Rest {
         nodes: &mut pairs(batch.bytes(1, NODE)?),
         buffers: &mut pairs(batch.bytes(2, BUFFER)?),
         more: &mut batch.bytes(4, 8)?.chunks_exact(8),
         body,
-        len: block.body,
+        len,
         end: body,
     };
     let is_compressed = batch.has(3);

@@ -134,3 +134,85 @@ fn wide_tables() {
     opaque(&wide(32_768, 4096), "names of more than");
     opaque(&wide(1, 4097), "longer than 4096");
 }
+
+/// The streams in a file, each as a list of its messages, with the end.
+fn messages(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut all = Vec::new();
+    while let Some(head) = bytes.get(4..8) {
+        let len = u32::from_le_bytes(head.try_into().unwrap()) as usize;
+        // What a message says of its body is told by what comes next.
+        let next = (8 + len..bytes.len()).step_by(8).find(|at| bytes[*at..].starts_with(&[0xff; 4]));
+        let (message, rest) = bytes.split_at(next.unwrap_or(bytes.len()));
+        all.push(message);
+        bytes = rest;
+    }
+    all
+}
+
+#[test]
+fn streams_that_end_anywhere() {
+    for (name, columns) in [("stream.arrow", 0), ("streams.arrow", 11)] {
+        let whole = sample(name);
+        let found = survives(&whole);
+        assert_eq!((found.format, found.reason, found.cut), (Format::Arrow, None, false));
+        let parts = messages(&whole);
+        let (mut at, mut between) = (0, Vec::new());
+        for part in &parts {
+            at += part.len();
+            between.push(at);
+        }
+        assert_eq!(at, whole.len());
+        let mut before = 0;
+        for len in parts[0].len()..whole.len() {
+            let some = survives(&whole[..len]);
+            // Between messages nobody knows that more is to come; nor within the schema of a second stream.
+            let in_schema = columns > 0 && (between[4] + 1..between[5]).contains(&len);
+            assert_eq!(some.cut, !between.contains(&len) && !in_schema, "{name} to {len}: {:?}", some.reason);
+            assert_eq!(some.bad_frames, 0, "{name} to {len}");
+            assert!((before..=found.tensors).contains(&some.tensors), "{name} to {len}");
+            before = some.tensors;
+        }
+        for len in 0..parts[0].len() {
+            let none = survives(&whole[..len]);
+            assert!(none.format == Format::Opaque && !none.cut, "{name} to {len}");
+        }
+    }
+}
+
+#[test]
+fn numbers_that_lie_in_streams() {
+    let whole = sample("streams.arrow");
+    let mut refused = 0;
+    for at in 0..whole.len() - 4 {
+        for number in [0, 1, 0x18, 0x7fff_ffff, 0xffff_fff0, 0xffff_ffff_u32] {
+            let mut bytes = whole.clone();
+            bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+            refused += usize::from(survives(&bytes).reason.is_some());
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}
+
+/// What is behind a stream is not its own; what is within is damage, and what is in front of that is listed.
+#[test]
+fn streams_among_other_bytes() {
+    let whole = sample("streams.arrow");
+    let all = survives(&whole).tensors;
+    for more in [&[0; 600][..], b"ARROW1\0\0", &[0xff; 40], b"\xff\xff\xff\xff\x40\0\0\0"] {
+        let found = survives(&[&whole, more].concat());
+        assert_eq!((found.tensors, found.bad_frames, found.cut), (all, 0, false));
+        assert!(found.reason.unwrap().contains("behind the stream"));
+    }
+    let parts = messages(&whole);
+    let first: Vec<u8> = parts[..2].concat();
+    let columns = survives(&first).tensors;
+    assert!(columns > 0);
+    for more in [&b"something else"[..], &[0xff; 40], parts[0]] {
+        let found = survives(&[&first, more].concat());
+        assert_eq!((found.format, found.tensors, found.bad_frames), (Format::Arrow, columns, 1));
+        assert!(!found.cut);
+    }
+    // A batch first, and bytes that only begin as a message.
+    opaque(parts[1], "no format");
+    opaque(&[&b"\xff\xff\xff\xff\x40\0\0\0\x10\0\0\0"[..], &[0; 200]].concat(), "no format");
+}
