@@ -144,5 +144,9 @@ mod tests {
         let wanted = || if looks.replace(looks.get() + 1) < 100_000 { Ok(()) } else { Err(Fault::new(libc::EINTR)) };
         let large: Vec<_> = (0..4).map(|_| all.room(None, READING_MAX, wanted).unwrap()).collect();
         assert_eq!((large.len(), all.kept.bytes()), (4, 0));
+        let gone = || Err(Fault::new(libc::EINTR));
+        assert!(all.room(None, READING_MAX, gone).is_err(), "a fifth waits until one is done");
+        drop(large);
+        assert!(all.room(None, READING_MAX, gone).is_ok());
     }
 }

@@ -87,7 +87,8 @@ mod tests {
             }
         }
         let count: usize = accesses.shards.iter().map(|shard| shard.lock().len()).sum();
-        assert!(count <= MOST * SHARDS, "{count}");
+        let all = MOST * SHARDS;
+        assert!((all - all / 8..=all).contains(&count), "{count}");
         let kept = accesses.shards[0].lock()[&Ino(1 << 40)];
         assert_eq!((kept.opens, kept.read), (0, 10 * (4 * MOST * SHARDS).div_ceil(1000) as u64));
     }

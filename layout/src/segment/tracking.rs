@@ -252,7 +252,7 @@ impl Segments {
 
     /// Descriptors held for syncing.
     pub fn dirty_count(&self) -> usize {
-        self.unsynced.tracked.lock().len()
+        self.unsynced.tracked.lock().descriptors()
     }
 
     /// True if the segment may have bytes that the next commit, or the one under way, makes durable.
@@ -296,6 +296,20 @@ mod tests {
         segments.cover(id, ino, 1);
         assert_eq!(segments.covered(), [ino]);
         assert!(!segments.take_due().grown.values().any(|grown| !grown.shards.is_empty()), "the log holds it");
+    }
+
+    #[test]
+    fn a_witness_counts_among_the_descriptors_for_as_long_as_it_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let (segments, id) = (segments(dir.path()), SegmentId(3));
+        segments.create(id).unwrap();
+        segments.begin_write(id).unwrap();
+        assert_eq!(segments.dirty_count(), 1);
+        (0..2).for_each(|_| segments.expect_collisions(id));
+        assert_eq!(segments.dirty_count(), 2);
+        segments.end_write(id);
+        segments.sync(&segments.take_due(), |_, _| None).unwrap();
+        assert_eq!(segments.dirty_count(), 0);
     }
 
     #[test]

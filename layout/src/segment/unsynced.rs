@@ -140,6 +140,8 @@ pub(super) struct Tracking {
     covered: BTreeSet<SegmentId>,
     /// Changed since a commit looked last, and in need of a durable name.
     named: BTreeSet<SegmentId>,
+    /// So many have a witness.
+    witnesses: usize,
 }
 
 fn list(set: &mut BTreeSet<SegmentId>, id: SegmentId, is_in: bool) {
@@ -151,8 +153,9 @@ fn list(set: &mut BTreeSet<SegmentId>, id: SegmentId, is_in: bool) {
 }
 
 impl Tracking {
-    pub fn len(&self) -> usize {
-        self.all.len()
+    /// The descriptors that are held.
+    pub fn descriptors(&self) -> usize {
+        self.all.len() + self.witnesses
     }
 
     pub fn get(&self, id: SegmentId) -> Option<&Tracked> {
@@ -162,7 +165,9 @@ impl Tracking {
     /// Changes an entry, if it is there: the only way to do so.
     pub fn change<T>(&mut self, id: SegmentId, change: impl FnOnce(&mut Tracked) -> T) -> Option<T> {
         let entry = self.all.get_mut(&id)?;
+        self.witnesses -= usize::from(entry.witness.is_some());
         let result = change(entry);
+        self.witnesses += usize::from(entry.witness.is_some());
         list(&mut self.due, id, entry.due);
         list(&mut self.covered, id, entry.covered);
         list(&mut self.named, id, entry.needs_name());
@@ -184,7 +189,9 @@ impl Tracking {
         self.due.remove(&id);
         self.covered.remove(&id);
         self.named.remove(&id);
-        self.all.remove(&id)
+        let gone = self.all.remove(&id)?;
+        self.witnesses -= usize::from(gone.witness.is_some());
+        Some(gone)
     }
 
     /// Those that the next commit must sync.
@@ -340,7 +347,7 @@ mod tests {
         assert_eq!(tracking.covered().count(), 0);
         assert_eq!(tracking.take_named().into_iter().collect::<Vec<_>>(), [SegmentId(3)]);
         tracking.remove(SegmentId(3));
-        assert_eq!((due(&tracking), tracking.len()), (vec![7], 99));
+        assert_eq!((due(&tracking), tracking.descriptors()), (vec![7], 99));
     }
 
     #[test]

@@ -20,7 +20,7 @@ const ALL: [Putting; 6] =
 enum Putting {
     /// `tier add`: the note that makes a directory a tier.
     Tier,
-    /// The same, of a tier that is made anew when the pool is mounted.
+    /// The note of a volatile tier that is made anew when the pool is mounted.
     VolatileTier,
     /// `check --repair`: a log.
     Log,

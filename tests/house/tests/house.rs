@@ -143,7 +143,7 @@ const PARTS: [&str; 6] =
     ["\"segments", "join(\"quarantine\"", "\"tier.json", "join(\"log\"", "join(\"lock\"", "join(\"log.new\""];
 
 /// Where paths are for what is no pool's: a path is made of two there only for the reason that stands here.
-const JOINED: [&str; 2] = ["mount-helper/src", "remote/src"];
+const JOINED: [&str; 3] = ["mount-helper/src", "remote/bin", "remote/src"];
 const JOINS: &[Exception] = &[
     ("mount-helper/src/ask/about.rs", "what is in .tensorfs of a mount"),
     ("mount-helper/src/ask/mending.rs", "a file of its own in a directory for temporary ones"),
