@@ -155,6 +155,8 @@ pub enum FileState {
     Missing,
     /// It ends before what it promises itself, as one does whose writer was cut short.
     Interrupted,
+    /// Its bytes are in a remote yet, and come when they are asked for.
+    Away,
 }
 
 impl FileState {
@@ -168,6 +170,7 @@ impl FileState {
             FileState::Lost => "lost",
             FileState::Missing => "missing",
             FileState::Interrupted => "interrupted",
+            FileState::Away => "away",
         }
     }
 }

@@ -103,6 +103,7 @@ impl Content {
         match segment.and_then(|segment| segments.gone(segment)) {
             Some(Gone::Lost { .. }) => return Ok(FileState::Lost),
             Some(Gone::Missing { .. }) => return Ok(FileState::Missing),
+            Some(Gone::Away { .. }) => return Ok(FileState::Away),
             Some(Gone::Left { .. }) => return Ok(FileState::Damaged),
             None => {}
         }

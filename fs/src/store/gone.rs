@@ -6,7 +6,7 @@ use std::fs::File;
 use log::Level;
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::PM;
-use tensorfs_layout::segment::{Gone, TierInfo};
+use tensorfs_layout::segment::{Gone, TierInfo, TierState};
 
 use crate::error::{Fault, Result};
 
@@ -45,6 +45,9 @@ impl Store {
         for tier in &mut tiers {
             let number = view.tier_named(&tier.name).unwrap_or(PM);
             let reason = general.or(self.tiers.refused(number));
+            if tier.state == TierState::Away {
+                continue;
+            }
             tier.passthrough = Some(reason.is_none() && self.link.has_passthrough());
             tier.passthrough_reason = reason.map(str::to_owned);
         }
@@ -60,6 +63,10 @@ impl Store {
     /// `EIO` for a file whose bytes cannot be had.
     pub fn check_gone(&self, ino: Ino) -> Result<()> {
         match self.gone(ino) {
+            // Whoever has waited for it looks its name up again.
+            Some(Gone::Away { .. }) if self.view().object(ino).is_none_or(|object| object.names() == 0) => {
+                Err(Fault::stale())
+            }
             Some(gone) => Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {gone}")) }),
             None => Ok(()),
         }

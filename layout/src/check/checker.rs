@@ -174,6 +174,8 @@ impl Checker<'_> {
                 "its bytes did not survive that the machine was started anew; delete it or write it again"
             }
             Gone::Left { .. } => "it cannot be opened until the pool is mounted again",
+            // These are in order.
+            Gone::Away { .. } => return,
             Gone::Missing { .. } => return,
         };
         self.file(view, ino, id, None, gone.to_string(), meaning);

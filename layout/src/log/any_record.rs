@@ -46,10 +46,11 @@ fn tier() -> impl Strategy<Value = Tier> {
         Just(Some(Shutdown::ServerKilled)),
         Just(Some(Shutdown::PowerLoss))
     ];
-    ("[a-zA-Z0-9_-]{0,40}", bytes(100), any::<bool>(), any::<[u8; 16]>(), away).prop_map(
-        |(name, directory, volatile, nonce, away)| {
+    ("[a-zA-Z0-9_-]{0,40}", bytes(100), any::<bool>(), any::<[u8; 16]>(), away, any::<bool>()).prop_map(
+        |(name, directory, volatile, nonce, away, remote)| {
             let directory = if volatile { [b"/", &*directory].concat().into() } else { directory };
-            Tier { name: name.into(), directory, volatile, nonce, away }
+            let remote = remote && !volatile && away.is_none();
+            Tier { name: name.into(), directory, volatile, nonce, away, remote }
         },
     )
 }

@@ -35,5 +35,5 @@ pub use record::{Attributes, NAME_MAX, Record, TARGET_MAX, XATTR_VALUE_MAX};
 pub use seal::Seal;
 pub use shutdown::Shutdown;
 pub use superblock::{Features, PoolState, Superblock};
-pub use tier::{PLACEMENT_MAX, PM, PM_NAME, Tier};
+pub use tier::{PLACEMENT_MAX, PM, PM_NAME, REMOTE_NAME, Tier};
 pub use transaction::Transaction;

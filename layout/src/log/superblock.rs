@@ -31,7 +31,12 @@ const VERSION: u32 = 1;
 const KNOWN: Features = Features {
     compat: 0,
     ro_compat: 0,
-    incompat: INCOMPAT_TIERS | INCOMPAT_VALUES | INCOMPAT_PARTS | INCOMPAT_GROWTH | INCOMPAT_PROVISIONAL,
+    incompat: INCOMPAT_TIERS
+        | INCOMPAT_VALUES
+        | INCOMPAT_PARTS
+        | INCOMPAT_GROWTH
+        | INCOMPAT_PROVISIONAL
+        | INCOMPAT_REMOTE,
 };
 /// The pool has tiers, or a placement map: segments may be elsewhere, and the log has records that say where.
 pub(crate) const INCOMPAT_TIERS: u64 = 1;
@@ -44,6 +49,8 @@ pub(crate) const INCOMPAT_PARTS: u64 = 4;
 pub(crate) const INCOMPAT_GROWTH: u64 = 8;
 /// Seals may be provisional: their bytes may change without a thaw.
 pub(crate) const INCOMPAT_PROVISIONAL: u64 = 16;
+/// Files are away, or were: their bytes are in a remote.
+pub(crate) const INCOMPAT_REMOTE: u64 = 32;
 
 /// Features of a pool's format that not every program knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

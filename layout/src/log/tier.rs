@@ -11,6 +11,9 @@ pub const PM: u8 = 0;
 /// Its name.
 pub const PM_NAME: &str = "pm";
 
+/// The name of what stands for a remote among the tiers.
+pub const REMOTE_NAME: &str = "remote";
+
 /// Bytes of a tier's name at most.
 const NAME_LEN: usize = 32;
 
@@ -25,7 +28,7 @@ pub const PLACEMENT_MAX: usize = 64 << 10;
 pub struct Tier {
     /// Its name; empty once it was removed.
     pub name: Box<str>,
-    /// The path of its directory.
+    /// The path of its directory. Of a remote its URL, and behind a line feed what is noted of how it is reached.
     pub directory: Box<[u8]>,
     /// Nothing in it survives the end of the machine's boot.
     pub volatile: bool,
@@ -34,6 +37,8 @@ pub struct Tier {
     /// It was not there when the pool was opened, so that nothing in it was recovered: from what it is to be when it is
     /// back.
     pub away: Option<Shutdown>,
+    /// It is none, but the place of files whose bytes are in a remote yet.
+    pub remote: bool,
 }
 
 const VOLATILE: u8 = 1;
@@ -44,6 +49,8 @@ const AWAY_KILLED: u8 = 4;
 
 const AWAY_POWER: u8 = 8;
 
+const REMOTE: u8 = 16;
+
 impl Tier {
     pub(crate) fn flags(&self) -> u8 {
         let away = match self.away {
@@ -52,7 +59,7 @@ impl Tier {
             Some(Shutdown::ServerKilled) => AWAY | AWAY_KILLED,
             Some(Shutdown::PowerLoss) => AWAY | AWAY_POWER,
         };
-        away | if self.volatile { VOLATILE } else { 0 }
+        away | if self.volatile { VOLATILE } else { 0 } | if self.remote { REMOTE } else { 0 }
     }
 
     pub(crate) fn from_flags(
@@ -61,14 +68,16 @@ impl Tier {
         name: Box<str>,
         directory: Box<[u8]>,
     ) -> std::result::Result<Self, &'static str> {
+        let remote = flags == REMOTE;
         let away = match flags & !VOLATILE {
             0 => None,
+            REMOTE if remote => None,
             AWAY => Some(Shutdown::Clean),
             f if f == AWAY | AWAY_KILLED => Some(Shutdown::ServerKilled),
             f if f == AWAY | AWAY_POWER => Some(Shutdown::PowerLoss),
             _ => return Err("impossible flags of a tier"),
         };
-        Ok(Self { name, directory, volatile: flags & VOLATILE != 0, nonce, away })
+        Ok(Self { name, directory, volatile: flags & VOLATILE != 0, nonce, away, remote })
     }
 
     /// True for what is left of a tier that was removed.
@@ -78,8 +87,9 @@ impl Tier {
 
     pub(crate) fn is_sound(&self) -> bool {
         let path = &self.directory;
-        let placed = path.starts_with(b"/") && path.len() <= DIRECTORY_LEN && !path.contains(&0);
-        self.is_removed() || (Self::is_name(&self.name) && placed)
+        let is_place = path.starts_with(b"/") != self.remote && path.len() <= DIRECTORY_LEN && !path.contains(&0);
+        let is_alone = !self.remote || (!self.volatile && self.away.is_none() && !path.is_empty());
+        is_alone && (self.is_removed() || (Self::is_name(&self.name) && is_place))
     }
 
     /// True for what can be a tier's name: letters in lower case, digits, `-` and `_`.
@@ -90,9 +100,16 @@ impl Tier {
             && name.chars().all(|c| plain(c) || c == '-' || c == '_')
     }
 
-    /// The path of its directory.
+    /// The path of its directory, or the URL of a remote.
     pub fn path(&self) -> &Path {
-        Path::new(std::ffi::OsStr::from_bytes(&self.directory))
+        let end = self.directory.iter().position(|byte| self.remote && *byte == b'\n');
+        Path::new(std::ffi::OsStr::from_bytes(&self.directory[..end.unwrap_or(self.directory.len())]))
+    }
+
+    /// What is noted of how a remote is reached.
+    pub fn note(&self) -> Option<&[u8]> {
+        let end = self.directory.iter().position(|byte| self.remote && *byte == b'\n')?;
+        Some(&self.directory[end + 1..])
     }
 }
 

@@ -58,6 +58,11 @@ impl Edit<'_> {
         self.state.with_upgraded(|live| live.view.draw_id())
     }
 
+    /// The next number for an object or a segment is at least this one.
+    pub(super) fn draw_from(&mut self, first: u64) {
+        self.state.with_upgraded(|live| live.view.raise_next_id(first));
+    }
+
     /// Stores a transaction and makes it part of the view. After `Ok` its operation may be answered; after an error
     /// nothing has changed. On [`Error::NoSpace`] let go of this, call [`Pool::reclaim`], and try once more.
     pub fn store(&mut self, transaction: Transaction) -> Result<TxId> {

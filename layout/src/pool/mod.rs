@@ -4,6 +4,7 @@
 //! them: open and recover, edit, append, commit, clean, close. They all import [`Pool`], and it imports none of them.
 
 mod append;
+mod bringing;
 mod budget;
 mod carrying;
 mod clean;
@@ -32,6 +33,7 @@ pub(crate) mod untold;
 pub(crate) mod usage;
 mod values;
 
+pub use bringing::{BRING, Bring, BringReply, ToBring, bring, has_remote};
 pub use carrying::{COMMIT, Carried, Carrying, carried, have_committed};
 pub use create::{CreateOptions, LIMIT_MIN, is_unfinished, looks_like_pool};
 pub use edit::Edit;

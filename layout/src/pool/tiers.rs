@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::ids::TIER_MAX;
+use crate::ids::{SegmentId, TIER_MAX};
 use crate::log::record::Record;
-use crate::log::superblock::{INCOMPAT_TIERS, random};
+use crate::log::superblock::{INCOMPAT_REMOTE, INCOMPAT_TIERS, random};
 use crate::log::tier::PM_NAME;
-use crate::log::tier::{PLACEMENT_MAX, PM, Tier};
+use crate::log::tier::{PLACEMENT_MAX, PM, REMOTE_NAME, Tier};
 use crate::log::transaction::Transaction;
 use crate::pool::opened::Pool;
 use crate::segment::place::QUARANTINE;
@@ -61,6 +61,7 @@ impl Pool {
             volatile: false,
             nonce,
             away: None,
+            remote: false,
         };
         if !tier.is_sound() {
             return refused("its path is too long, or not absolute");
@@ -71,6 +72,35 @@ impl Pool {
             return refused(&why);
         }
         self.store_state(Record::Tier { number, tier })
+    }
+
+    /// Adds what stands for a remote: files are in it until their bytes have come. `place` is its URL, and `note` what
+    /// whoever fetches them has to know. The next number that the pool draws is `first` or a later one. Durable when it
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is one, or if these are too long.
+    pub fn add_remote(&self, place: &str, note: &[u8], first: u64) -> Result<u8> {
+        self.check_writable()?;
+        let invalid = |what: &str| Error::Invalid { pool: self.path.clone(), what: what.into() };
+        let number = {
+            let view = self.view();
+            if view.tier_named(REMOTE_NAME).is_some() {
+                return Err(invalid("there is a tier remote already"));
+            }
+            let free = (1..=TIER_MAX).rev().find(|number| view.tier(*number).is_none());
+            free.ok_or_else(|| invalid("it has as many tiers as there can be"))?
+        };
+        let directory = [place.as_bytes(), b"\n", note].concat().into();
+        let (volatile, nonce, away) = (false, [0; 16], None);
+        let tier = Tier { name: REMOTE_NAME.into(), directory, volatile, nonce, away, remote: true };
+        if !tier.is_sound() || SegmentId::in_tier(number, first).is_none() {
+            return Err(invalid("what is to be noted of its remote is too long, or there is no number left"));
+        }
+        self.need(INCOMPAT_TIERS | INCOMPAT_REMOTE)?;
+        self.edit().draw_from(first);
+        self.store_state(Record::Tier { number, tier })?;
+        Ok(number)
     }
 
     /// Removes a tier that holds no file, and of which nothing is set aside. What made its directory a tier is removed,
@@ -121,7 +151,7 @@ impl Pool {
                 return invalid(format!("tier {name} is not empty: something is in {}", place.display()));
             }
         }
-        let gone = Tier { name: "".into(), directory: Box::default(), away: None, ..tier.clone() };
+        let gone = Tier { name: "".into(), directory: Box::default(), away: None, remote: false, ..tier.clone() };
         self.store_state(Record::Tier { number, tier: gone })?;
         if there {
             tier::destroy(tier.path(), self.dir().owner())

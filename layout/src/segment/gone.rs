@@ -15,6 +15,11 @@ pub enum Gone {
         /// Why.
         reason: String,
     },
+    /// They are in a remote, and come when they are asked for.
+    Away {
+        /// The name of the tier that stands for it.
+        tier: String,
+    },
     /// It could not be brought in order after a crash, and is left as it is. The next opening of the pool tries again.
     Left {
         /// Why.
@@ -27,6 +32,7 @@ impl std::fmt::Display for Gone {
         match self {
             Self::Lost { tier } => write!(f, "lost: tier {tier} was volatile"),
             Self::Missing { tier, reason } => write!(f, "tier {tier} is missing: {reason}"),
+            Self::Away { tier } => write!(f, "away: its bytes are in the {tier} yet"),
             Self::Left { reason } => write!(f, "left as a crash left it, for the next mount: {reason}"),
         }
     }

@@ -95,6 +95,10 @@ impl Segments {
     /// a volatile one that did not survive is made anew. One that cannot be used is done without.
     pub(crate) fn open_tiers(&mut self, view: &View, whose: Whose, write: bool) -> io::Result<()> {
         for (number, tier) in view.tiers() {
+            if tier.remote {
+                self.away.insert(number, Gone::Away { tier: tier.name.to_string() });
+                continue;
+            }
             let opened = tier::open(whose, number, tier, self.owner, write).map(|opened| match opened {
                 Opened::Ready(directory) => {
                     let called = directory.segments.path().display().to_string();

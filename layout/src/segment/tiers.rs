@@ -20,6 +20,8 @@ pub enum TierState {
     Missing,
     /// It was volatile, and the machine was started anew: it will be empty at the next mount.
     Lost,
+    /// It stands for files whose bytes are in a remote yet.
+    Away,
 }
 
 /// What there is to know about a tier.
@@ -68,6 +70,7 @@ pub(crate) fn describe(pool: &Dir, view: &View, segments: &Segments) -> Vec<Tier
             None => (TierState::Ready, None),
             Some(Gone::Lost { .. }) => (TierState::Lost, None),
             Some(Gone::Missing { reason, .. }) => (TierState::Missing, Some(reason.clone())),
+            Some(Gone::Away { .. }) => (TierState::Away, None),
             Some(why @ Gone::Left { .. }) => (TierState::Missing, Some(why.to_string())),
         };
         let host = segments.host_space(number).and_then(io::Result::ok);
@@ -81,7 +84,7 @@ pub(crate) fn describe(pool: &Dir, view: &View, segments: &Segments) -> Vec<Tier
         let lost = match state {
             TierState::Ready => segments.lost(number).min(files),
             TierState::Lost => files,
-            TierState::Missing => 0,
+            TierState::Missing | TierState::Away => 0,
         };
         let directory = directory.to_string_lossy().into_owned();
         let (passthrough, passthrough_reason) = (None, None);

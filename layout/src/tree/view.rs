@@ -305,6 +305,11 @@ impl View {
         self.tiers.iter().filter(|(_, (tier, ..))| !tier.is_removed()).map(|(number, (tier, ..))| (*number, tier))
     }
 
+    /// What stands for a remote among the tiers, if files are away, or were.
+    pub fn remote(&self) -> Option<(u8, &Tier)> {
+        self.tiers().find(|(_, tier)| tier.remote)
+    }
+
     /// A tier by its number.
     pub fn tier(&self, number: u8) -> Option<&Tier> {
         self.tiers.get(&number).map(|(tier, ..)| tier).filter(|tier| !tier.is_removed())

@@ -267,7 +267,9 @@ impl Row {
             gone: None,
         };
         if row.about.kind() == Kind::File {
-            if let Some((state, gone)) = place.gone() {
+            if place.is_away() {
+                row.state = Some(FileState::Away);
+            } else if let Some((state, gone)) = place.gone() {
                 (row.state, row.gone) = (Some(state), Some(gone));
             } else if let Ok(file) = place.open() {
                 // What one may not read, one is not told of.
@@ -362,7 +364,7 @@ impl Table {
                 Some(FileState::Damaged | FileState::Lost | FileState::Missing) => self.colours.red(&line),
                 Some(FileState::Open | FileState::Interrupted) => self.colours.yellow(&line),
                 Some(FileState::Sealed | FileState::Committed) => line,
-                None => self.colours.faint(&line),
+                Some(FileState::Away) | None => self.colours.faint(&line),
             };
         }
         output::print(&text)

@@ -157,6 +157,8 @@ fn tier(tier: &TierInfo) -> String {
     match tier.state {
         TierState::Ready => text.push_str(&format!(", {} free", humane(tier.free))),
         TierState::Missing => text.push_str(&format!(", missing: {}", tier.reason.as_deref().unwrap_or_default())),
+        TierState::Away if tier.files == 0 => text.push_str(", all of its files are here"),
+        TierState::Away => text.push_str(", away: they come when they are opened, and in the background"),
         TierState::Lost => text.push_str(", lost with the last boot of the machine"),
     }
     if tier.passthrough == Some(false) && tier.state == TierState::Ready {

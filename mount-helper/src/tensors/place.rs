@@ -257,6 +257,12 @@ impl Place {
         }
     }
 
+    /// True of a file on a mount whose bytes are in a remote yet: opening it has them come.
+    pub fn is_away(&self) -> bool {
+        let state = || attribute::get(self.path(), "user.tensorfs.state").ok().flatten();
+        matches!(&self.at, Where::Host) && state().is_some_and(|state| state == FileState::Away.name())
+    }
+
     /// Why the bytes of a regular file cannot be had, if that is because of its tier.
     pub fn gone(&self) -> Option<(FileState, String)> {
         match &self.at {
@@ -276,6 +282,7 @@ impl Place {
                 match contents.segments().gone(segment)? {
                     Gone::Lost { tier } => Some((FileState::Lost, why_gone(FileState::Lost, &tier))),
                     Gone::Missing { tier, .. } => Some((FileState::Missing, why_gone(FileState::Missing, &tier))),
+                    Gone::Away { .. } => Some((FileState::Away, "away: mount the pool, and its bytes come".to_owned())),
                     Gone::Left { .. } => None,
                 }
             }

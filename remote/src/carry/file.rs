@@ -148,8 +148,8 @@ impl Reader {
                 let known = self.doubts.get(&ino.0).filter(|doubt| doubt.bytes == bytes);
                 let since = known.map_or(now, |doubt| doubt.since);
                 self.doubts.insert(ino.0, Doubt { bytes, since, read: now });
-                // A tier that is not there comes back.
-                let is_away = matches!(committed.gone(segment), Some(Gone::Missing { .. }));
+                // A tier that is not there comes back, and so does what is in another remote.
+                let is_away = matches!(committed.gone(segment), Some(Gone::Missing { .. } | Gone::Away { .. }));
                 let is_known = |before: &Content| {
                     (before.state, before.segment, before.version) == (State::Damaged, bytes.0, bytes.1)
                 };

@@ -145,6 +145,7 @@ fn fill(pool: &Pool) {
         volatile: true,
         nonce: [7; 16],
         away: Some(Shutdown::ServerKilled),
+        remote: false,
     };
     store(vec![Record::Tier { number: 1, tier }]);
     let moved = make(ROOT, b"moved", libc::S_IFDIR | 0o700, None);

@@ -189,7 +189,8 @@ impl Snapshot {
         let free = tiers().map(|tier| (&*tier.name, tier.free));
         page.sizes("tier_free_bytes", "What is free of that filesystem", "tier", free)?;
         page.sizes("tier_files", "Regular files in a tier", "tier", tiers().map(|tier| (&*tier.name, tier.files)))?;
-        let ready = tiers().map(|tier| (&*tier.name, u64::from(tier.state == TierState::Ready)));
+        let ready =
+            tiers().map(|tier| (&*tier.name, u64::from(matches!(tier.state, TierState::Ready | TierState::Away))));
         page.sizes("tier_up", "1 if a tier can be used", "tier", ready)?;
         page.size("pending_removals", "Deleted files whose bytes the host still holds", info.pending_removals)?;
         page.size("refused_removals", "Deleted files whose bytes the host would not remove", info.refused_removals)?;

@@ -32,6 +32,11 @@ impl Tiers {
         let left = pool.view().left_by_power_loss();
         let mut tiers = Self { kind, back: HashMap::new(), away: HashMap::new(), changed: Vec::new(), left };
         for (number, tier) in pool.view().tiers() {
+            if tier.remote {
+                // There is nothing in it to be recovered, ever.
+                tiers.away.insert(number, kind);
+                continue;
+            }
             let worst = tier.away.map_or(kind, |before| worse(before, kind));
             let away = if pool.segments.is_there(number) {
                 if tier.away.is_some() {

@@ -27,6 +27,7 @@ fn text_of(tiers: &[TierInfo]) -> String {
     for tier in tiers {
         let state = match (tier.state, tier.volatile, tier.lost) {
             (TierState::Missing, ..) => "missing".to_owned(),
+            (TierState::Away, ..) => "away".to_owned(),
             (TierState::Lost, ..) => "lost".to_owned(),
             (TierState::Ready, volatile, lost) => {
                 let kind = if volatile { "volatile" } else { "ready" };
