@@ -241,6 +241,7 @@ Examples:
   tensorfs mount /var/lib/tensors /mnt/tensors
   tensorfs mount --create --size 10G /var/lib/tensors /mnt/tensors
   tensorfs mount -f --durability close /mnt/pmem0/pool /mnt/tensors
+  tensorfs mount --from s3://bucket/run-7 /var/lib/tensors /mnt/tensors
 
 Returns as soon as the mount serves. The server logs to syslog, or to --log FILE;
 with -f to the terminal.")]
@@ -256,12 +257,11 @@ pub struct Mount {
     /// Create the pool and the mount point if they are not there
     #[arg(long)]
     pub create: bool,
-    /// With --create: most bytes a new pool may take
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub size: Option<u64>,
     /// Refuse a pool with another layout name
     #[arg(long, value_name = "NAME", value_parser = options::parse_layout)]
     pub layout: Option<String>,
+    #[command(flatten)]
+    pub from: From,
     #[command(flatten)]
     pub server: ServerFlags,
     /// Mount options as in /etc/fstab: ro, noexec, noatime, allow_other, and the
@@ -297,6 +297,34 @@ pub struct Instead {
     /// Only say whether this program could serve the pool so
     #[arg(long, hide = true)]
     pub would_serve: bool,
+}
+
+// Where a new pool comes from: part of the flags of `mount`. (A comment for documentation would become that of
+// `mount`.)
+#[derive(Debug, Args)]
+pub struct From {
+    /// Make the pool, which is not there yet, from this remote: its tree is there
+    /// at once, files come when they are opened, and in the background
+    #[arg(long, value_name = "URL")]
+    pub from: Option<String>,
+    /// With --create or --from: most bytes a new pool may take
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// With --from: where an S3 store is that is not Amazon's
+    #[arg(long, value_name = "URL", requires = "from")]
+    pub endpoint: Option<String>,
+    /// With --from: the store's region
+    #[arg(long, requires = "from")]
+    pub region: Option<String>,
+    /// With --from: the remote is encrypted with the key in this file
+    #[arg(long, value_name = "FILE", requires = "from")]
+    pub key_file: Option<PathBuf>,
+    /// With --from: it is the encrypted remote of this ID
+    #[arg(long, value_name = "ID", requires = "from")]
+    pub id: Option<String>,
+    /// With --from: as it was after this batch
+    #[arg(long, value_name = "BATCH", requires = "from")]
+    pub at: Option<u64>,
 }
 
 // How the server works: part of the flags of `mount`. (A comment for documentation would become that of `mount`.)

@@ -9,6 +9,7 @@
 //!
 //! * [`commands`]: what is asked for on the command line;
 //! * [`restore`], [`check`]: what is done with a repository;
+//! * [`bring`]: the files of a mount whose bytes are in one yet;
 //! * [`carry`]: from a pool to its remote;
 //! * [`gc`]: removing from a repository what nobody needs;
 //! * [`fetch`]: the bytes of a file in it;
@@ -16,6 +17,7 @@
 //! * [`place`]: the object store: put, get, list, delete;
 //! * [`crypt`]: what is put, encrypted.
 
+pub mod bring;
 pub mod carry;
 pub mod check;
 pub mod commands;

@@ -26,6 +26,7 @@ use tensorfs_layout::segment::SealedRun;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
+use crate::bring::From;
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
@@ -35,6 +36,8 @@ use crate::repository::{Content, Entry, Newest, Repository, State, name_of};
 const LOT: (usize, u64) = (256, 256 << 20);
 /// In a note in the place of a pool's uuid: what is made from a remote, and is none yet.
 const RESTORING: &str = "restoring";
+/// So, if the bytes of its files are to come later.
+const COMING: &str = "coming";
 /// The attribute of a file whose writer was killed, which names the file's segment.
 const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
 /// How the names of attributes begin that say which segments of a pool are as a power loss left them.
@@ -52,6 +55,17 @@ pub struct Restored {
     pub bytes: u64,
     /// Files that are not whole, with what they lack.
     pub incomplete: Vec<String>,
+    /// Files whose bytes come when the pool is mounted.
+    pub away: u64,
+}
+
+/// How a pool is made.
+#[derive(Debug, Default)]
+pub struct How {
+    /// The bytes of its files come later, from here.
+    pub later: Option<Settings>,
+    /// Bytes that it may use on its host.
+    pub limit: Option<u64>,
 }
 
 /// A file that waits to be committed and sealed.
@@ -74,10 +88,22 @@ struct Restore<'a> {
     restored: Restored,
     total: u64,
     progress: Progress<'a>,
+    /// The tier of files whose bytes come later.
+    later: Option<u8>,
+}
+
+/// Makes a pool with the tree of a repository, and the bytes of its files.
+pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Progress<'_>) -> Result<Restored> {
+    restore_so(repository, newest, (to, &How::default()), progress)
 }
 
 /// Makes a pool with the tree of a repository.
-pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Progress<'_>) -> Result<Restored> {
+pub fn restore_so(
+    repository: &Repository,
+    newest: &Newest,
+    (to, how): (&Path, &How),
+    progress: Progress<'_>,
+) -> Result<Restored> {
     let refused = |what: String| Error::Refused(format!("{}: {what}", to.display()));
     let Some(head) = &newest.head else { return Err(Error::damaged(repository.place().shown(), "it holds no pool")) };
     let host = |what| move |source| Error::Host { path: to.display().to_string(), what, source };
@@ -93,14 +119,14 @@ pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Pr
     let staged = beside(to).ok_or_else(|| refused("names no directory".into()))?;
     let mark = serde_json::to_vec(&Note {
         settings: Settings { url: repository.place().shown().to_owned(), ..Settings::default() },
-        pool: RESTORING.into(),
+        pool: if how.later.is_some() { COMING } else { RESTORING }.into(),
         number: head.number,
         hash: newest.hash,
         ..Note::default()
     })
     .map_err(|error| refused(error.to_string()))?;
     let staging = Staging::make(&staged).map_err(|what| Error::Refused(format!("{}: {what}", staged.display())))?;
-    let restored = restore_to(repository, newest, (&staging.path(), &mark), progress);
+    let restored = restore_to(repository, newest, (&staging.path(), &mark), how, progress);
     let restored = restored.map_err(|error| staging.named(error))?;
     fs::rename(&staged, to).map_err(host("give its name to what was restored beside it"))?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -126,19 +152,22 @@ fn restore_to(
     repository: &Repository,
     newest: &Newest,
     (staged, mark): (&Path, &[u8]),
+    how: &How,
     progress: Progress<'_>,
 ) -> Result<Restored> {
     let layout = newest.head.as_ref().map(|head| head.layout.clone()).unwrap_or_default();
     let now = Timestamp::from(SystemTime::now());
     let begun = begun(staged, mark, &layout)?;
     if begun == Begun::Not {
-        Pool::create(staged, &CreateOptions { layout, now, ..CreateOptions::default() })?;
+        let limit = how.limit;
+        Pool::create(staged, &CreateOptions { layout, limit, now, ..CreateOptions::default() })?;
     }
     if begun != Begun::Marked {
         let busy = || Error::Refused(format!("{}: somebody else restores it", staged.display()));
         Carrying::take(staged)?.ok_or_else(busy)?.write(mark)?;
     }
     let pool = Pool::open(staged, &OpenOptions { now, ..OpenOptions::default() })?;
+    let later = how.later.as_ref().map(|settings| later(&pool, newest, settings)).transpose()?;
     let total = newest.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
     let mut restore = Restore {
         repository,
@@ -151,6 +180,7 @@ fn restore_to(
         restored: Restored::default(),
         total,
         progress,
+        later,
     };
     restore.all()?;
     let restored = restore.restored;
@@ -160,6 +190,19 @@ fn restore_to(
         carrying.forget()?;
     }
     Ok(restored)
+}
+
+/// The tier that stands for the remote that the bytes of files come from later. A file there has the number of its
+/// object in the remote.
+fn later(pool: &Pool, newest: &Newest, settings: &Settings) -> Result<u8> {
+    if let Some((number, _)) = pool.view().remote() {
+        return Ok(number);
+    }
+    let head = newest.head.as_ref().map_or(0, |head| head.number);
+    let from = From { settings: settings.clone(), number: head, hash: newest.hash };
+    let note = serde_json::to_vec(&from).map_err(|error| Error::Refused(error.to_string()))?;
+    let first = newest.tree.entries().map(|entry| entry.ino).max().unwrap_or(0).saturating_add(1);
+    Ok(pool.add_remote(&settings.url, &note, first)?)
 }
 
 /// How far this very restore has come.
@@ -187,7 +230,7 @@ fn begun(staged: &Path, mark: &[u8], layout: &str) -> Result<Begun> {
         None if is_new()? => Ok(Begun::Made),
         found => {
             let note = found.and_then(|found| serde_json::from_slice(&found.note).ok());
-            let what = match note.filter(|note: &Note| note.pool == RESTORING) {
+            let what = match note.filter(|note: &Note| note.pool == RESTORING || note.pool == COMING) {
                 Some(Note { settings, number, .. }) => {
                     format!(
                         "is the restore of batch {number} of {}; go on with it (--at {number}), or remove it",
@@ -309,7 +352,10 @@ impl Restore<'_> {
                 let ino = Ino(self.pool.edit().next_id());
                 match &entry.file {
                     Some(content) if entry.is_file() && !content.parts.is_empty() => {
-                        self.file(path, entry, content, ino, named(ino))?;
+                        let name = named(ino);
+                        if !self.file_for_later(entry, content, ino, &name)? {
+                            self.file(path, entry, content, ino, name)?;
+                        }
                     }
                     _ => self.store(object(entry, ino, None).with(named(ino)))?,
                 }
@@ -338,6 +384,22 @@ impl Restore<'_> {
         };
         self.restored.incomplete.extend(what.map(|what| format!("{path}: {what}")));
         (self.progress)(self.restored.bytes, self.total);
+    }
+
+    /// A file with bytes that come later, if all of them have seals, by which they are known then. False if not.
+    fn file_for_later(&mut self, entry: &Entry, content: &Content, ino: Ino, name: &Record) -> Result<bool> {
+        let size = bytes_of(content);
+        let runs = if content.state == State::Whole { self.runs(content, size) } else { Vec::new() };
+        let segment = self.later.and_then(|tier| SegmentId::in_tier(tier, entry.ino));
+        let Some(segment) = segment.filter(|_| !runs.is_empty()) else { return Ok(false) };
+        let mut tx = object(entry, ino, Some((segment, content.segment)));
+        tx.push(Record::Data { ino, segment, offset: 0, len: size, allocated: 0, origin: Origin::default() });
+        tx.bytes_are_durable(segment);
+        tx.push(name.clone());
+        self.store(tx)?;
+        self.restored.away += 1;
+        self.seal_later(Waiting { ino, segment, allocated: 0, runs }, 0)?;
+        Ok(true)
     }
 
     /// A file with bytes: these first, then what names them.

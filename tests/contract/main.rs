@@ -2,6 +2,7 @@
 //! the last line of its documentation, `/// Proves F3, D7.`; `semantics` fails on a sentence that no test proves.
 
 mod aside;
+mod bring;
 mod chain;
 mod commits;
 mod concurrency;

@@ -1,11 +1,12 @@
 //! What goes on behind the requests: committing, removing segments, setting versions aside, settling small files,
 //! cleaning the log, sealing, writing out, making spare segments; and what programs ask for that takes long: moving
-//! files to other tiers, mending them, checks and scrubs.
+//! files to other tiers, mending them, bringing those that are away, checks and scrubs.
 //!
 //! The tasks that run as long as the pool is served are of one kind, [`task::Task`], those that come round of one, too,
 //! [`chore::Chore`]; [`Background`] has them all.
 //! What they have to do they find in queues of the rooms below; nobody below knows of them.
 
+mod bringer;
 mod checksums;
 mod chore;
 mod cleaner;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 
 use crate::file::Files;
 
+pub(crate) use bringer::Bringer;
 pub(crate) use committer::commit_if_changed;
 pub(crate) use jobs::Jobs;
 pub(crate) use mover::Mover;

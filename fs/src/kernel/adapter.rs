@@ -15,7 +15,7 @@ use fuser::{
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tensorfs_layout::Ino;
-use tensorfs_layout::pool::COMMIT;
+use tensorfs_layout::pool::{BRING, Bring, COMMIT};
 
 use crate::caller::{Asker, Caller};
 use crate::error::Result;
@@ -31,7 +31,7 @@ use super::awake::{Awake, Serving};
 use super::backlog::Backlog;
 use super::begun::{Begun, Kind};
 use super::convert::{caller, client_time, ino};
-use super::filesystem::{Filesystem, Found};
+use super::filesystem::{Filesystem, Found, Needs};
 use super::lanes::Lanes;
 
 /// The most bytes in one WRITE.
@@ -203,6 +203,24 @@ fn run_for(
     lanes.run(lane, about, fs, move |fs| Asker::waits(caller, || work(fs)));
 }
 
+/// What is done with a request when the bytes that it needs are here, or with the reason why they are not.
+type WhenHere = Box<dyn FnOnce(&Filesystem, Result<()>) + Send>;
+
+/// Goes on with a request for a caller once all bytes that it needs are here. It waits for them on no thread.
+fn when_here(on: (Arc<Lanes>, Arc<Filesystem>), caller: Caller, (needs, about): (Needs, Ino), go: WhenHere) {
+    let (lanes, fs) = &on;
+    let Some(away) = fs.away_for(needs) else {
+        let lane = if fs.is_of_tree(about) { Lane::Worker } else { Lane::Reader };
+        return run_for(lanes, fs, caller, (lane, about), move |fs| go(fs, Ok(())));
+    };
+    let awaited = fs.store().awaited().clone();
+    let resume = move |come: Result<()>| match come {
+        Ok(()) => when_here(on, caller, (needs, about), go),
+        Err(fault) => run_for(&on.0, &on.1, caller, (Lane::Worker, about), move |fs| go(fs, Err(fault))),
+    };
+    awaited.wait(caller, away, Box::new(resume));
+}
+
 /// Answers a write, once it is durable if it must be.
 fn finish_write(
     fs: &Arc<Filesystem>,
@@ -351,10 +369,22 @@ impl fuser::Filesystem for Adapter {
         };
         let change = Change { mode, uid, gid, size, atime: atime.map(when), mtime: mtime.map(when) };
         let (caller, number) = (caller(req), ino(number));
+        let kind: Kind = ("setattr", |c| &c.setattr);
+        let needs = Needs::Size(number, size);
+        if self.fs.away_for(needs).is_some() {
+            let mut begun = self.count(asked, kind);
+            let go = move |fs: &Filesystem, come: Result<()>| {
+                begun.start();
+                let done = attempt(fs, kind.0, || come.and_then(|()| fs.setattr(caller, number, change)));
+                begun.answered(fs);
+                answer::attr(reply, done);
+            };
+            return when_here((self.lanes.clone(), self.fs.clone()), caller, (needs, number), Box::new(go));
+        }
         self.lane(
             (self.fs.setattr_lane(number, &change), number),
             asked,
-            ("setattr", |c| &c.setattr),
+            kind,
             move |fs| fs.setattr(caller, number, change),
             |stat| answer::attr(reply, stat),
         );
@@ -461,11 +491,16 @@ impl fuser::Filesystem for Adapter {
         let asked = Asked::of(req, number);
         let (caller, number) = (caller(req), ino(number));
         let mut begun = self.count(asked, ("open", |c| &c.open));
-        self.run_for(caller, self.fs.open_lane(number, flags.0), number, move |fs| {
+        let go = move |fs: &Filesystem, come: Result<()>| {
             begun.start();
-            answer::open(reply, attempt(fs, "open", || fs.open(caller, number, flags.0)));
+            answer::open(reply, attempt(fs, "open", || come.and_then(|()| fs.open(caller, number, flags.0))));
             begun.answered(fs);
-        });
+        };
+        let needs = Needs::Open(number, flags.0);
+        if self.fs.away_for(needs).is_some() {
+            return when_here((self.lanes.clone(), self.fs.clone()), caller, (needs, number), Box::new(go));
+        }
+        self.run_for(caller, self.fs.open_lane(number, flags.0), number, move |fs| go(fs, Ok(())));
     }
 
     fn create(
@@ -837,6 +872,13 @@ impl fuser::Filesystem for Adapter {
             let commit = |fs: &Filesystem| fs.commit_all().map(|()| Vec::new());
             let answer = |answered| answer::ioctl(reply, answered);
             return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), commit, answer);
+        }
+        if cmd == BRING
+            && let Some(request) = Bring::decode(in_data)
+        {
+            let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
+            let answer = |answered| answer::ioctl(reply, answered);
+            return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.bring(caller, request), answer);
         }
         let Some(request) = request else {
             let begun = self.count(asked, ("ioctl", |c| &c.ioctl));

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tensorfs_layout::Ino;
-use tensorfs_layout::pool::answering;
+use tensorfs_layout::pool::{Bring, answering};
 
 use crate::ask::Answers;
-use crate::background::{Jobs, Mover};
+use crate::background::{Bringer, Jobs, Mover};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
@@ -34,6 +34,15 @@ pub(super) enum Found {
     MustRead,
 }
 
+/// What may need all bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Needs {
+    /// To open it, with these flags.
+    Open(Ino, i32),
+    /// To give it another size.
+    Size(Ino, Option<u64>),
+}
+
 /// A mounted pool.
 pub(super) struct Filesystem {
     files: Arc<Files>,
@@ -41,6 +50,7 @@ pub(super) struct Filesystem {
     content: Arc<Content>,
     control: Control,
     mover: Arc<Mover>,
+    bringer: Arc<Bringer>,
     jobs: Arc<Jobs>,
     answers: Answers,
 }
@@ -51,10 +61,11 @@ impl Filesystem {
         let files = Arc::new(Files::new(store));
         let content = Arc::new(Content::new(files.clone()));
         let mover = Arc::new(Mover::new(files.clone()));
+        let bringer = Arc::new(Bringer::new(files.clone()));
         let jobs = Arc::new(Jobs::new(files.clone()));
         let answers = Answers::new(content.clone(), jobs.clone(), mover.clone());
         let (tree, control) = (Tree::new(files.clone()), Control::new(content.clone()));
-        Self { files, tree, content, control, mover, jobs, answers }
+        Self { files, tree, content, control, mover, bringer, jobs, answers }
     }
 
     /// The files in use.
@@ -80,6 +91,35 @@ impl Filesystem {
     /// Who moves files to other tiers.
     pub fn mover(&self) -> &Arc<Mover> {
         &self.mover
+    }
+
+    /// Who brings files whose bytes are away.
+    pub fn bringer(&self) -> &Bringer {
+        &self.bringer
+    }
+
+    /// Answers the process that fetches them.
+    pub fn bring(&self, caller: Caller, request: Bring) -> Result<Vec<u8>> {
+        self.bringer.answer(caller, request).map(|reply| reply.encode())
+    }
+
+    /// True of what users have made, and not of the control tree.
+    pub fn is_of_tree(&self, ino: Ino) -> bool {
+        matches!(Realm::of(ino), Realm::Tree)
+    }
+
+    /// A file whose bytes a request needs, and that is away.
+    pub fn away_for(&self, needs: Needs) -> Option<Ino> {
+        let ino = match needs {
+            Needs::Open(ino, flags) => match Realm::of(ino) {
+                Realm::Control => return self.control.away_behind(ino),
+                Realm::Tree if flags & libc::O_TRUNC != 0 => return None,
+                Realm::Tree => ino,
+            },
+            Needs::Size(_, None | Some(0)) => return None,
+            Needs::Size(ino, Some(_)) => ino,
+        };
+        Some(ino).filter(|ino| self.store().awaited().is_away(*ino))
     }
 
     /// True if a request was done already, by a server that died before it had answered.

@@ -140,6 +140,8 @@ impl Server {
         awake.serve(None);
         store.link().disconnect();
         fs.content().stop();
+        store.awaited().end();
+        fs.bringer().stop();
         lanes.finish_readers();
         // They may begin jobs and moves.
         lanes.finish_workers();

@@ -161,6 +161,8 @@ counters! {
     other sealed,
     /// Bytes of files that were sealed.
     other sealed_bytes,
+    /// Files that were away and have come.
+    other brought,
     /// Damaged files that were mended.
     other mended,
     /// Times that what a file had grown by was sealed while it was open for writing.

@@ -6,6 +6,7 @@
 
 mod asking;
 mod attributes;
+mod awaited;
 mod backing;
 mod bell;
 mod bounds;
@@ -44,6 +45,7 @@ use tensorfs_layout::segment::Segments;
 use tensorfs_layout::tree::View;
 
 pub(crate) use attributes::{check_attributes, frees};
+pub(crate) use awaited::Awaited;
 pub(crate) use backing::Backing;
 pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};
@@ -91,6 +93,7 @@ pub(crate) struct Store {
     removed: Removed,
     damage: Damage,
     bells: Arc<Bells>,
+    awaited: Arc<Awaited>,
 }
 
 impl Store {
@@ -106,6 +109,7 @@ impl Store {
             asking: Arc::default(),
             tiers: Tiers::new(&pool),
             placement: Placement::new(&pool),
+            awaited: Awaited::new(&pool),
             pool,
             link: Link::new(options.handover.clone()),
             durability,
@@ -190,6 +194,11 @@ impl Store {
     pub fn clean_when_out_of_room(&self) {
         let called = self.bells.clone();
         self.pool.when_out_of_room(Box::new(move || called.clean().ring()));
+    }
+
+    /// Requests that wait for bytes which are away.
+    pub fn awaited(&self) -> &Arc<Awaited> {
+        &self.awaited
     }
 
     /// Calls whoever works in the background.

@@ -1,14 +1,19 @@
 //! `tensorfs mount`.
 
-use log::LevelFilter;
+use std::ffi::OsString;
+use std::path::Path;
 
-use crate::cli::Mount;
+use log::LevelFilter;
+use tensorfs_layout::pool::looks_like_pool;
+
+use crate::ask::carrier;
+use crate::cli::{From, Mount};
 use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
 use crate::mounting::stored::Stored;
-use crate::mounting::{alarm, background, beforehand, keeper, leaving, remount, resume};
+use crate::mounting::{alarm, background, beforehand, bringing, keeper, leaving, remount, resume};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 
@@ -39,20 +44,57 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         log_here(&request)?;
         return server::serve(&request, &mut Terminal);
     }
+    if let Some(url) = &arguments.from.from {
+        make_tree(url, &arguments.from, request.pool())?;
+    }
     if !arguments.foreground {
         logging::to_terminal(LevelFilter::Warn);
         let request = request.prepare()?;
         background::start(&request)?;
+        start_bringing(&request)?;
         return alarm::start(&request);
     }
     log_here(&request)?;
     if let Some((request, resumed)) = resume::take(&request, request.kept_by_manager())? {
         alarm::start(&request)?;
+        start_bringing(&request)?;
         return keeper::keep(&request, false, Some(resumed));
     }
     let request = request.prepare()?;
     alarm::start(&request)?;
+    start_bringing(&request)?;
     if request.is_to_be_kept() { keeper::keep(&request, false, None) } else { server::serve(&request, &mut Terminal) }
+}
+
+/// Makes the pool with the tree of a remote.
+fn make_tree(url: &str, from: &From, pool: &Path) -> Result<(), Failure> {
+    if looks_like_pool(pool) {
+        let what = "there is a pool already; without --from it is mounted, and the files that are away come";
+        return Err(Failure::at(pool, what));
+    }
+    let mut command = carrier::command();
+    command.args(["restore", "--later"]);
+    let key_file = from.key_file.as_ref().map(|file| file.as_os_str().to_owned());
+    let text = |value: &Option<String>| value.as_ref().map(OsString::from);
+    let number = |value: Option<u64>| value.map(|value| OsString::from(value.to_string()));
+    let given = [
+        ("--endpoint", text(&from.endpoint)),
+        ("--region", text(&from.region)),
+        ("--key-file", key_file),
+        ("--id", text(&from.id)),
+        ("--at", number(from.at)),
+        ("--size", number(from.size)),
+    ];
+    for (flag, value) in given.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {
+        command.arg(flag).arg(value);
+    }
+    command.arg("--").arg(url).arg(pool);
+    bringing::make_tree(command, pool, carrier::reason)
+}
+
+/// Has the files of the pool fetched that are away.
+pub fn start_bringing(request: &MountRequest) -> Result<(), Failure> {
+    bringing::start(request, carrier::command(), carrier::reason)
 }
 
 fn log_here(request: &MountRequest) -> Result<(), Failure> {
@@ -72,7 +114,7 @@ fn options(arguments: &Mount) -> Result<MountOptions, String> {
     let server = &arguments.server;
     let given = [
         arguments.create.then_some(Setting::Create(true)),
-        arguments.size.map(Setting::Size),
+        arguments.from.size.map(Setting::Size),
         arguments.layout.clone().map(Setting::Layout),
         server.durability.map(Setting::Durability),
         server.commit.map(Setting::Commit),

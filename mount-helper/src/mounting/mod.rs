@@ -6,6 +6,7 @@ mod alone;
 pub mod apart;
 pub mod background;
 pub mod beforehand;
+pub mod bringing;
 pub mod busy;
 mod connection;
 pub mod elsewhere;

@@ -74,6 +74,9 @@ pub enum Command {
     Gc(Gc),
     /// Make a pool from a remote; what was interrupted is gone on with
     Restore(Restore),
+    /// Fetch the files of a mount whose bytes are in a remote yet; whoever mounts starts it
+    #[command(hide = true)]
+    Bring(Bring),
 }
 
 /// How a store is reached.
@@ -274,9 +277,24 @@ pub struct Restore {
     /// As it was after this batch
     #[arg(long, value_name = "BATCH")]
     pub at: Option<u64>,
+    /// Only the tree; the bytes of files come when the pool is mounted
+    #[arg(long, hide = true)]
+    pub later: bool,
+    /// Most bytes that the pool may take
+    #[arg(long, hide = true, value_name = "BYTES")]
+    pub size: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `bring`
+#[derive(Debug, Args)]
+pub struct Bring {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// Where it is mounted, or is going to be
+    pub mountpoint: PathBuf,
 }
 
 fn parse_id(text: &str) -> Result<Id, &'static str> {

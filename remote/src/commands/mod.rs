@@ -1,5 +1,6 @@
 //! What is asked for with `tensorfs remote`, one file a command.
 
+mod bring;
 mod carry;
 mod cli;
 mod get;
@@ -42,6 +43,7 @@ pub fn run(asked: Cli) -> Result<bool> {
         Command::Check(arguments) => tidy::check(&arguments),
         Command::Gc(arguments) => tidy::gc(&arguments).map(|()| true),
         Command::Restore(arguments) => restore::run(&arguments),
+        Command::Bring(arguments) => bring::run(&arguments).map(|()| true),
     };
     done.and_then(|right| show::printed().map(|()| right))
 }

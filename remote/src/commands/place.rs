@@ -21,11 +21,15 @@ impl Reach {
 pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach) -> Result<Repository> {
     let remote = remote.as_ref();
     if let Some(url) = remote.to_str().filter(|text| text.contains("://")) {
-        let (access, key_file, id) = (reach.access(), reach.key_file.clone(), reach.id);
-        let settings = Settings { url: url.to_owned(), access, key_file, id, ..Settings::default() };
-        return Ok(Repository::new(settings.open()?));
+        return Ok(Repository::new(settings(url, reach).open()?));
     }
     Ok(Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?))
+}
+
+/// A remote by its URL.
+pub fn settings(url: &str, reach: &Reach) -> Settings {
+    let (access, key_file, id) = (reach.access(), reach.key_file.clone(), reach.id);
+    Settings { url: url.to_owned(), access, key_file, id, ..Settings::default() }
 }
 
 /// What a pool's remote was set to, but for the file of the key, and which remote it is, if others are named.

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use crate::carry::Settings;
 use crate::commands::cli;
-use crate::commands::place::repository;
+use crate::commands::place::{repository, settings};
 use crate::commands::show;
 use crate::crypt::{Cipher, Id};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::restore;
 
 #[derive(Serialize)]
@@ -28,14 +29,27 @@ pub fn run(arguments: &cli::Restore) -> Result<bool> {
     let repository = repository(&arguments.url, &arguments.reach)?;
     let newest = repository.tree_at(arguments.at)?;
     let bar = show::Bar::new("restored", show::Unit::Bytes);
-    let restored = restore::restore(&repository, &newest, &arguments.pool, &|done, total| bar.show(done, total))?;
+    let id = repository.place().cipher().map(Cipher::id);
+    let later = arguments.later.then(|| Settings { id, ..settings(&arguments.url, &arguments.reach) });
+    let key_file = |later: Settings| {
+        let key_file = later.key_file.as_deref().map(std::path::absolute).transpose();
+        let failed = |source| Error::Host { path: "the key's file".into(), what: "resolve", source };
+        Ok::<_, Error>(Settings { key_file: key_file.map_err(failed)?, ..later })
+    };
+    let how = restore::How { later: later.map(key_file).transpose()?, limit: arguments.size };
+    let each = |done, total| bar.show(done, total);
+    let restored = restore::restore_so(&repository, &newest, (&arguments.pool, &how), &each)?;
     drop(bar);
     let transaction = newest.head.as_ref().map_or(0, |head| head.transaction);
     let pool = newest.head.as_ref().map(|head| head.pool.clone()).unwrap_or_default();
-    let id = repository.place().cipher().map(Cipher::id);
-    let restore::Restored { files, bytes, incomplete } = restored;
+    let restore::Restored { files, bytes, incomplete, away: _ } = restored;
     let told = Told { pool, id, batch: newest.number(), transaction, files, bytes, incomplete };
     let whole = told.incomplete.is_empty();
+    if arguments.later {
+        // Whoever mounts it says nothing if all is well.
+        told.incomplete.iter().for_each(|line| eprintln!("tensorfs remote: {}", show::plain(line)));
+        return Ok(whole);
+    }
     if arguments.json {
         show::json(&told);
         return Ok(whole);

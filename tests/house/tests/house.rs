@@ -36,7 +36,7 @@ const ROOMS: [Rooms; 4] = [
     },
     Rooms {
         of: "tensorfs-remote",
-        levels: &["commands", "restore check", "carry", "fetch gc", "repository", "place", "crypt", "error"],
+        levels: &["commands", "restore check", "bring", "carry", "fetch gc", "repository", "place", "crypt", "error"],
         also: &[],
     },
     Rooms {

@@ -91,6 +91,21 @@ impl Control {
         self.numbers.let_go_of_forgotten(|ino| link.knows(ino))
     }
 
+    /// A file whose bytes are away and that an object of the tree is read from.
+    pub fn away_behind(&self, ino: Ino) -> Option<Ino> {
+        if !fixed::is_slow(ino) {
+            return None;
+        }
+        let awaited = self.content.files().store().awaited();
+        match self.numbers.get(ino)?.0 {
+            Origin::Tensor { file, .. } => Some(file).filter(|file| awaited.is_away(*file)),
+            Origin::Assembled { .. } => {
+                self.numbers.files(ino)?.files().iter().copied().find(|file| awaited.is_away(*file))
+            }
+            Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => None,
+        }
+    }
+
     /// What an object of the changing part stands for.
     fn origin(&self, ino: Ino) -> Result<(Origin, Look)> {
         self.numbers.get(ino).ok_or(Fault::new(libc::ESTALE))

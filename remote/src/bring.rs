@@ -1,0 +1,290 @@
+//! The files of a mount whose bytes are in a remote yet: they are fetched, and handed to its server. Those that
+//! somebody waits for come first.
+//!
+//! Nothing is kept here: which files are away, the pool knows. Who is killed leaves the rest to the next one.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tensorfs_layout::check::Committed;
+use tensorfs_layout::pool::{Bring, BringReply, ToBring, bring};
+use tensorfs_layout::{Ino, SegmentId};
+
+use crate::carry::Settings;
+use crate::error::{Error, Result};
+use crate::fetch::{Fetcher, Target};
+use crate::repository::{Content, Hash, Newest, Repository};
+
+/// So many threads fetch whatever is next, and so many what somebody waits for.
+const THREADS: usize = 2;
+const THREADS_WAITED_FOR: usize = 2;
+/// So long a mount is waited for.
+const MOUNTED: Duration = Duration::from_secs(120);
+/// How often it is asked for the next file where there is none: by who fetches what is waited for, and by others.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+/// After an attempt that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The server hears so often that somebody is at work.
+const SIGN: Duration = Duration::from_secs(5);
+/// And so often that bytes have come.
+const TOLD: Duration = Duration::from_millis(500);
+/// Bytes of a reason at most.
+const REASON: usize = 600;
+
+/// What a pool notes of the remote that its files come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct From {
+    /// Where it is, and how it is reached.
+    pub settings: Settings,
+    /// The batch whose tree the pool was made from.
+    pub number: u64,
+    /// Its BLAKE3.
+    pub hash: Option<Hash>,
+}
+
+/// What keeps from going on.
+enum Stop {
+    /// There is no mount any more.
+    Unmounted,
+    /// All files are here.
+    Done,
+}
+
+/// The mount of a pool.
+struct Mount {
+    at: PathBuf,
+    to: ToBring,
+    uuid: String,
+    /// The files that are on their way.
+    coming: Mutex<Vec<(Ino, SegmentId)>>,
+    over: AtomicBool,
+}
+
+/// Brings the files of a pool that is mounted, or about to be, until all are here or it is mounted no more.
+///
+/// # Errors
+/// What the pool says of its remote is not to be believed, or cannot be read.
+pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
+    let mount = Mount {
+        at: at.to_owned(),
+        to: ToBring::of(pool)?,
+        uuid: String::new(),
+        coming: Mutex::default(),
+        over: AtomicBool::new(false),
+    };
+    if !mount.is_there_within(MOUNTED) {
+        return Ok(());
+    }
+    let committed = loop {
+        match Committed::read(pool) {
+            Ok(committed) => break committed,
+            Err(error) if !mount.is_there_within(Duration::ZERO) => return Err(error.into()),
+            // Its server changes it too fast, or there is no memory or descriptor just now.
+            Err(_) => thread::sleep(AFTER_FAILURE),
+        }
+    };
+    let mount = Mount { uuid: committed.superblock().uuid_text(), ..mount };
+    let Some((number, tier)) = committed.view().remote() else { return Ok(()) };
+    if committed.view().tier_totals(number).files == 0 {
+        return Ok(());
+    }
+    let from = if geteuid().is_root() && mount.to.owner() != 0 {
+        Err(format!("the pool belongs to user {}, who says where its files are; mount it as him", mount.to.owner()))
+    } else {
+        let note = tier.note().unwrap_or_default();
+        serde_json::from_slice::<From>(note).map_err(|error| format!("what is noted of its remote: {error}"))
+    };
+    drop(committed);
+    let opened = mount.open(from);
+    let (repository, newest) = match opened {
+        Err(_) => return Ok(()),
+        Ok(opened) => opened,
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| mount.give_signs());
+        let workers = (0..THREADS + THREADS_WAITED_FOR).map(|n| {
+            let (mount, repository, newest) = (&mount, &repository, &newest);
+            scope.spawn(move || mount.work(&mut Fetcher::new(repository), newest, n >= THREADS))
+        });
+        let workers: Vec<_> = workers.collect();
+        workers.into_iter().for_each(|worker| drop(worker.join()));
+        mount.over.store(true, Ordering::SeqCst);
+    });
+    Ok(())
+}
+
+impl Mount {
+    fn is_there_within(&self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        // Of no file, so that nothing comes of it.
+        let request = Bring::Coming { ino: Ino(0), segment: SegmentId(0), bytes: 0 };
+        while File::open(&self.at).and_then(|at| bring(&at, &request)).is_err() {
+            if begun.elapsed() > patience {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        true
+    }
+
+    /// Nothing of the mount is held open meanwhile, so that it can be unmounted.
+    fn ask(&self, request: &Bring) -> std::result::Result<BringReply, Stop> {
+        loop {
+            return match File::open(&self.at).and_then(|at| bring(&at, request)) {
+                Ok(reply) => Ok(reply),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Too many files are open, or the like.
+                Err(error) if [Some(libc::EMFILE), Some(libc::ENFILE), Some(libc::ENOMEM)].contains(&os(&error)) => {
+                    thread::sleep(AFTER_FAILURE);
+                    continue;
+                }
+                Err(_) => Err(Stop::Unmounted),
+            };
+        }
+    }
+
+    fn next(&self, waited_for: bool) -> std::result::Result<Option<(Ino, u64, u64, SegmentId)>, Stop> {
+        match self.ask(&Bring::Next { pool: self.uuid.clone(), waited_for })? {
+            BringReply::File { ino, number, size, segment } => {
+                self.coming().push((ino, segment));
+                Ok(Some((ino, number, size, segment)))
+            }
+            BringReply::Nothing { away: 0 } => Err(Stop::Done),
+            _ => Ok(None),
+        }
+    }
+
+    fn coming(&self) -> std::sync::MutexGuard<'_, Vec<(Ino, SegmentId)>> {
+        self.coming.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Opens the repository. Until that has succeeded, whoever waits for a file is told why not.
+    fn open(&self, from: std::result::Result<From, String>) -> std::result::Result<(Repository, Newest), Stop> {
+        loop {
+            let why = match &from {
+                Err(why) => why.clone(),
+                Ok(from) => match opened(from) {
+                    Ok(opened) => return Ok(opened),
+                    Err(error) => error.to_string(),
+                },
+            };
+            let begun = Instant::now();
+            // Nothing may be waited for, and then it is tried again all the same.
+            while begun.elapsed() < AFTER_FAILURE * 5 {
+                if let Some((ino, _, _, segment)) = self.next(true)? {
+                    self.said(ino, segment, Err((why.clone(), from.is_err())))?;
+                    thread::sleep(AFTER_FAILURE);
+                    break;
+                }
+                thread::sleep(PAUSES[1]);
+            }
+        }
+    }
+
+    fn work(&self, fetcher: &mut Fetcher<'_>, newest: &Newest, waited_for: bool) {
+        loop {
+            match self.next(waited_for) {
+                Err(_) => return,
+                Ok(None) => thread::sleep(if waited_for { PAUSES[0] } else { PAUSES[1] }),
+                Ok(Some((ino, number, size, segment))) => {
+                    let fetched = self.fetch(fetcher, newest, (ino, segment), (number, size));
+                    let failed = fetched.is_err();
+                    if self.said(ino, segment, fetched).is_err() {
+                        return;
+                    }
+                    if failed {
+                        thread::sleep(AFTER_FAILURE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fetches a file. An error says whether it is of no use to try again.
+    fn fetch(
+        &self,
+        fetcher: &mut Fetcher<'_>,
+        newest: &Newest,
+        (ino, segment): (Ino, SegmentId),
+        (number, size): (u64, u64),
+    ) -> std::result::Result<(), (String, bool)> {
+        let content = newest.tree.entry(number).and_then(|entry| entry.file.as_ref());
+        let len = |content: &&Content| content.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
+        let content = content.filter(|content| len(content) == size);
+        let content = content.ok_or_else(|| ("its remote has no such file".to_owned(), true))?;
+        let file = self.to.open(segment).map_err(|error| (format!("its segment: {error}"), false))?;
+        let file = File::from(file);
+        let (mut told, mut bytes) = (Instant::now(), 0);
+        let each = |len| {
+            bytes += len;
+            if told.elapsed() >= TOLD {
+                // What comes of it is heard at the end.
+                let _ = self.ask(&Bring::Coming { ino, segment, bytes });
+                (told, bytes) = (Instant::now(), 0);
+            }
+        };
+        let shown = format!("inode {ino}");
+        let fetched = fetcher.file(content, None, (&mut Target::File(&file), &shown), each);
+        // Closed before that is said.
+        drop(file);
+        fetched.map(drop).map_err(|error| {
+            let for_good = matches!(error, Error::Damaged { .. });
+            (error.to_string(), for_good)
+        })
+    }
+
+    fn said(
+        &self,
+        ino: Ino,
+        segment: SegmentId,
+        fetched: std::result::Result<(), (String, bool)>,
+    ) -> std::result::Result<(), Stop> {
+        self.coming().retain(|one| *one != (ino, segment));
+        let request = match fetched {
+            Ok(()) => Bring::Come { ino, segment },
+            Err((mut why, for_good)) => {
+                while why.len() > REASON {
+                    why.pop();
+                }
+                Bring::Failed { ino, segment, why, for_good }
+            }
+        };
+        self.ask(&request).map(drop)
+    }
+
+    /// A large part may take long: until it has come, the server hears that somebody fetches it.
+    fn give_signs(&self) {
+        let mut given = Instant::now();
+        while !self.over.load(Ordering::SeqCst) {
+            thread::sleep(PAUSES[1]);
+            if given.elapsed() >= SIGN {
+                given = Instant::now();
+                for (ino, segment) in self.coming().clone() {
+                    let _ = self.ask(&Bring::Coming { ino, segment, bytes: 0 });
+                }
+            }
+        }
+    }
+}
+
+fn os(error: &io::Error) -> Option<i32> {
+    error.raw_os_error().filter(|errno| *errno != Errno::UnknownErrno as i32)
+}
+
+fn opened(from: &From) -> Result<(Repository, Newest)> {
+    let repository = Repository::new(from.settings.open()?);
+    let newest = repository.tree_at(Some(from.number))?;
+    if newest.head.as_ref().map(|head| head.number) != Some(from.number) || newest.hash != from.hash {
+        let what = format!("batch {} is not the one that the pool was made from", from.number);
+        return Err(Error::damaged(repository.place().shown(), what));
+    }
+    Ok((repository, newest))
+}

@@ -1,0 +1,9 @@
+//! `bring`: the files of a mount whose bytes are in a remote yet. Whoever mounts starts it.
+
+use crate::bring::bring_all;
+use crate::commands::cli;
+use crate::error::Result;
+
+pub fn run(arguments: &cli::Bring) -> Result<()> {
+    bring_all(&arguments.pool, &arguments.mountpoint)
+}
