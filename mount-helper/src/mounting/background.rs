@@ -24,34 +24,41 @@ use crate::show::{logging, output};
 
 /// Starts a server, and returns when it serves.
 pub fn start(request: &MountRequest) -> Result<(), Failure> {
+    let before = top(request);
     let (reader, writer) = io::pipe().map_err(cannot_start)?;
     let mut child = spawn(request, writer).map_err(cannot_start)?;
     match wait(reader)? {
         Answer::Ready => match statfs(&request.mountpoint) {
-            Err(Errno::ENOTCONN | Errno::ECONNABORTED) => Err(died(request, &mut child)),
+            Err(Errno::ENOTCONN | Errno::ECONNABORTED) => Err(died(request, before, &mut child)),
             result => result.map(drop).at(&request.mountpoint),
         },
         Answer::Error(line) => {
             // It ends by itself; without this, a unit's manager would see a process that nobody waited for.
             let _ = child.wait();
-            clean_up(request);
+            clean_up(request, before);
             Err(Failure::new(line))
         }
-        Answer::Silence => Err(died(request, &mut child)),
+        Answer::Silence => Err(died(request, before, &mut child)),
     }
 }
 
 /// A server that was killed, or ran into its limits. Nothing of its mount is left behind.
-fn died(request: &MountRequest, child: &mut Child) -> Failure {
+fn died(request: &MountRequest, before: Option<Mount>, child: &mut Child) -> Failure {
     let how = child.wait().map_or_else(|error| reason(&error), |status| status.to_string());
-    clean_up(request);
+    clean_up(request, before);
     Failure::at(&request.pool, format!("the server ended during its start ({how}); its log may say why"))
 }
 
-/// Takes away what is left of a mount whose server has died.
-fn clean_up(request: &MountRequest) {
+/// What is seen at the mount point.
+fn top(request: &MountRequest) -> Option<Mount> {
+    Table::read().ok()?.top_at(&request.mountpoint).cloned()
+}
+
+/// Takes away what is left of a mount whose server has died. What was there `before` stays: programs get errors there,
+/// and would write beside the pool without it.
+fn clean_up(request: &MountRequest, before: Option<Mount>) {
     let ours = |mount: &Mount| mount.is_tensorfs() && mount.source() == request.pool && mount.is_dead();
-    if Table::read().is_ok_and(|table| table.top_at(&request.mountpoint).is_some_and(ours)) {
+    if top(request).is_some_and(|top| ours(&top) && Some(&top) != before.as_ref()) {
         // Fails only if somebody else was faster.
         let _ = unmount::unmount(&request.mountpoint, true);
     }

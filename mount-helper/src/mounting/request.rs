@@ -105,20 +105,38 @@ impl MountRequest {
             return self.prepare_given(number);
         }
         self.resolve()?;
-        clear_dead(&self.mountpoint)?;
+        let is_dead = dead_at(&self.mountpoint)?.is_some();
         holder::wait_until_free(&self.pool)?;
-        refuse_second_mount(&self.mountpoint)?;
+        if !is_dead {
+            refuse_second_mount(&self.mountpoint)?;
+        }
         if self.options.create {
             pool::create_if_missing(&self.pool, &self.options)?;
+        }
+        if self.options.create && !is_dead {
             make_directory(&self.mountpoint)?;
         }
         if let Some(wanted) = self.options.size {
             pool::tell_of_size(&self.pool, wanted);
         }
-        if !self.mountpoint.is_dir() {
+        // Of what is dead nothing can be asked: it is a mount of a pool, and so a directory.
+        if !is_dead && !self.mountpoint.is_dir() {
             return Err(Failure::at(&self.mountpoint, "not a directory"));
         }
         Ok(self)
+    }
+
+    /// Detaches mounts at the mount point whose servers were killed, and says so. Not before the pool is open: as long
+    /// as they are there, programs get errors; then they would write into the directory below, beside the pool.
+    pub(super) fn clear_dead(&self, say: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+        let at = &self.mountpoint;
+        while let Some(mount) = dead_at(at)? {
+            let pool = mount.source().display();
+            say(&format!("{}: detaching the mount of {pool}, whose server is gone", at.display()));
+            unmount::unmount(at, true).at(at)?;
+        }
+        // It may have been hidden by those.
+        refuse_second_mount(at)
     }
 
     /// As [`MountRequest::prepare`], of what is mounted so already. Nothing is asked of the mount.
@@ -228,21 +246,16 @@ fn make_directory(path: &Path) -> Result<(), Failure> {
     fs::create_dir_all(path).at(path)
 }
 
-/// Detaches mounts whose server was killed.
-fn clear_dead(mountpoint: &Path) -> Result<(), Failure> {
-    while let Some(mount) = Table::here()?.top_at(mountpoint)
-        && mount.is_dead()
-    {
-        if !mount.is_tensorfs() {
-            let (kind, source) = (mount.fs_type().display(), mount.source().display());
-            let reason = format!("a dead mount of another filesystem is there ({kind}, {source}); unmount it first");
-            return Err(Failure::at(mountpoint, reason));
-        }
-        let pool = mount.source().display();
-        log::warn!("{}: detaching the mount of {pool}, whose server is gone", mountpoint.display());
-        unmount::unmount(mountpoint, true).at(mountpoint)?;
+/// The mount of a pool whose server was killed, if one is seen there.
+fn dead_at(mountpoint: &Path) -> Result<Option<Mount>, Failure> {
+    let table = Table::here()?;
+    let Some(mount) = table.top_at(mountpoint).filter(|mount| mount.is_dead()) else { return Ok(None) };
+    if !mount.is_tensorfs() {
+        let (kind, source) = (mount.fs_type().display(), mount.source().display());
+        let reason = format!("a dead mount of another filesystem is there ({kind}, {source}); unmount it first");
+        return Err(Failure::at(mountpoint, reason));
     }
-    Ok(())
+    Ok(Some(mount.clone()))
 }
 
 /// Two pools on one mount point hide each other; that is never meant.

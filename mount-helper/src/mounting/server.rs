@@ -123,8 +123,7 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         log::warn!("{line}");
         listener.note(&line);
     }
-    let mount = || fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options);
-    let (fuse, mounted) = match there.map_or_else(mount, Ok) {
+    let (fuse, mounted) = match there.map_or_else(|| mount(request, listener), Ok) {
         Ok(done) => done,
         Err(failure) => {
             pool.close()?;
@@ -172,6 +171,15 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
             Err(error.into())
         }
     }
+}
+
+/// Mounts, in the place of what an earlier server may have left dead.
+fn mount(request: &MountRequest, listener: &mut dyn Listener) -> Result<(OwnedFd, Mounted), Failure> {
+    request.clear_dead(&mut |line| {
+        log::warn!("{line}");
+        listener.note(line);
+    })?;
+    fuse_device::mount_pool(&request.pool, &request.mountpoint, &request.options)
 }
 
 fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>) -> Result<Pool, Failure> {

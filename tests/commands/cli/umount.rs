@@ -222,6 +222,36 @@ fn killed_server() {
     assert_eq!(room.info("mnt")["unsafe_shutdowns"], 1);
 }
 
+/// Where nothing is mounted any more, programs write into the directory below, beside the pool, and nobody says so:
+/// what is dead stays until there is something to mount in its place.
+///
+/// Proves D9.
+#[test]
+fn a_pool_that_cannot_be_opened_leaves_its_dead_mount() {
+    needs_mount!();
+    let room = Room::mounted();
+    fs::write(room.at("mnt/x"), "x").unwrap();
+    let pid = room.pid("pool");
+    kill(pid, libc::SIGKILL);
+    wait_for_end(pid);
+    fs::rename(room.at("pool/log"), room.at("log")).unwrap();
+    let ways: [&[&str]; 4] = [&[], &["--foreground"], &["-o", "keeper"], &["--foreground", "-o", "keeper"]];
+    for way in ways {
+        let refused = room.run([&["mount", "pool", "mnt", "--log", "server.log"], way].concat());
+        assert!(!refused.status.success(), "{way:?}");
+        assert!(!said(&refused).contains("detaching"), "{way:?}: {}", said(&refused));
+        assert!(room.is_mounted("mnt"), "{way:?}: {}", said(&refused));
+        let dead = fs::write(room.at("mnt/y"), "y").unwrap_err();
+        assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN), "{way:?}");
+    }
+    fs::rename(room.at("log"), room.at("pool/log")).unwrap();
+    let done = room.run(["mount", "--create", "pool", "mnt", "--log", "server.log"]);
+    assert!(done.status.success() && said(&done).contains("detaching the mount of"), "{}", said(&done));
+    assert_eq!(fs::read(room.at("mnt/x")).unwrap(), b"x");
+    room.ok(["umount", "mnt"]);
+    assert!(!room.is_mounted("mnt"), "the dead mount is not below");
+}
+
 /// A server that is killed dies by and by: whoever mounts at once, also elsewhere, waits for it.
 #[test]
 fn mount_at_once_after_a_kill() {
