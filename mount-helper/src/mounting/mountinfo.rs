@@ -157,7 +157,12 @@ impl Table {
 
     /// What another process sees, which may live in another mount namespace.
     pub fn of(pid: u32) -> io::Result<Table> {
-        read_whole(&format!("/proc/{pid}/mountinfo")).map(|text| Table::parse(&text))
+        Table::at(&format!("/proc/{pid}/mountinfo"))
+    }
+
+    /// One of these, by the name of its file.
+    pub fn at(path: &str) -> io::Result<Table> {
+        read_whole(path).map(|text| Table::parse(&text))
     }
 
     /// What tells the mount namespace, or what a process sees of it, from others: the number of its first mount, as

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 
+use crate::mounting::mountinfo::Table;
 use crate::mounting::process::Process;
 use crate::show::failure::reason;
 
@@ -53,8 +54,9 @@ impl Peer {
         }
     }
 
-    /// That it may do by itself whatever this process may: it is of the same namespaces, and has the capabilities. Root
-    /// of a container that has the same network is user 0, too. An error says why it is not so.
+    /// That it may do by itself whatever this process may: it is of the same namespaces, has the capabilities, and is
+    /// not locked in further, as far as the kernel tells. Root of a container that has the same network is user 0, too,
+    /// and what runs in a sandbox is its user. An error says why it is not so.
     pub fn check_could_be(&self) -> Result<(), String> {
         if self.pid == 0 {
             return Err("it is of another process namespace".to_owned());
@@ -85,6 +87,17 @@ struct Standing {
     /// Which users there are in it, seen from here.
     map: String,
     capabilities: Capabilities,
+    confined: Confined,
+}
+
+/// What it was locked in by. (Of Landlock, and of most of what other security modules do, nobody is told.)
+#[derive(Debug)]
+struct Confined {
+    /// seccomp(2): not, to four calls, by a filter.
+    seccomp: u32,
+    no_new_privs: bool,
+    /// Which mounts it sees, be it by a mount namespace of its own or by another root directory.
+    mounts: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -97,7 +110,11 @@ impl Standing {
     fn of(process: &str) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{process}/status"))?;
         let set = |name| field(&status, name).and_then(|set| u64::from_str_radix(set, 16).ok()).ok_or(Errno::EPROTO);
+        let number = |name| field(&status, name).and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+        let table = Table::at(&format!("/proc/{process}/mountinfo"))?;
+        let (seccomp, no_new_privs) = (number("Seccomp:"), number("NoNewPrivs:") != 0);
         Ok(Self {
+            confined: Confined { seccomp, no_new_privs, mounts: table.namespace() },
             depth: field(&status, "NSpid:").ok_or(Errno::EPROTO)?.split_whitespace().count(),
             users: fs::read_link(format!("/proc/{process}/ns/user")).ok().map(|link| link.display().to_string()),
             map: fs::read_to_string(format!("/proc/{process}/uid_map"))?,
@@ -114,12 +131,26 @@ impl Standing {
         if self.map != own.map || self.users.is_some() && self.users != own.users {
             return Err("it is of another user namespace".to_owned());
         }
-        match own.capabilities.permitted & !self.capabilities.effective {
-            0 => Ok(()),
-            missing => Err(format!("it has not the capabilities that this keeper has (missing: {missing:#x})")),
+        let missing = own.capabilities.permitted & !self.capabilities.effective;
+        if missing != 0 {
+            return Err(format!("it has not the capabilities that this keeper has (missing: {missing:#x})"));
         }
+        // Whoever is in a sandbox could have what he gives to a keeper executed outside of it.
+        if self.confined.seccomp > own.confined.seccomp {
+            return Err("its system calls are filtered (seccomp), and those of this keeper are not".to_owned());
+        }
+        if self.confined.no_new_privs && !own.confined.no_new_privs {
+            return Err("it may not gain privileges (no_new_privs), and this keeper may".to_owned());
+        }
+        if self.confined.mounts != own.confined.mounts && self.capabilities.effective & TO_GO != TO_GO {
+            return Err("it sees other mounts, or has another root directory, than this keeper".to_owned());
+        }
+        Ok(())
     }
 }
+
+/// Who has these goes to any mount namespace: CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SYS_ADMIN.
+const TO_GO: u64 = 1 << 18 | 1 << 19 | 1 << 21;
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
@@ -151,6 +182,7 @@ mod tests {
             users: Some(users.to_owned()).filter(|users| !users.is_empty()),
             map: "0 0 4294967295\n".to_owned(),
             capabilities: Capabilities { effective, permitted: effective },
+            confined: Confined { seccomp: 0, no_new_privs: false, mounts: Some(1) },
         };
         let own = standing(1, "user:[1]", 0b0110);
         let said = |theirs: Standing| theirs.check_reaches(&own).err().unwrap_or_default();
@@ -161,6 +193,19 @@ mod tests {
         assert!(said(standing(1, "user:[2]", u64::MAX)).contains("user namespace"));
         let inner = Standing { map: "0 0 1\n".to_owned(), ..standing(1, "", u64::MAX) };
         assert!(said(inner).contains("user namespace"));
+        let locked_in = |seccomp, no_new_privs, mounts, effective| Standing {
+            confined: Confined { seccomp, no_new_privs, mounts },
+            ..standing(1, "user:[1]", effective)
+        };
+        assert!(said(locked_in(2, false, Some(1), 0b0110)).contains("seccomp"));
+        assert!(said(locked_in(0, true, Some(1), 0b0110)).contains("no_new_privs"));
+        assert!(said(locked_in(0, false, Some(2), 0b0110)).contains("other mounts"));
+        assert!(said(locked_in(0, false, None, 0b0110)).contains("other mounts"));
+        assert_eq!(said(locked_in(0, false, Some(2), 0b0110 | TO_GO)), "");
+        // A keeper that is locked in itself has nothing that such a one has not.
+        let keeper = locked_in(2, true, Some(1), 0b0110);
+        locked_in(2, true, Some(1), 0b0110).check_reaches(&keeper).unwrap();
+        standing(1, "user:[1]", 0b0110).check_reaches(&keeper).unwrap();
     }
 
     /// The number of one that has listened and ended is anybody's by now.
