@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tensorfs_tests::{
 on_mounts!(
     what_was_acknowledged_survives_the_loss_of_the_cache_of_ext4,
     what_was_acknowledged_survives_the_loss_of_the_cache_of_xfs,
+    what_was_acknowledged_survives_a_power_loss_while_another_server_takes_over,
     nothing_acknowledged_is_missing_when_the_disk_cannot_read,
     nothing_acknowledged_is_missing_when_the_disk_cannot_write,
     nothing_acknowledged_is_missing_when_the_disk_cannot_flush,
@@ -168,6 +170,62 @@ fn what_was_acknowledged_survives_the_loss_of_the_cache_of_ext4(setup: Setup) {
 /// Proves D1, D2, D3, D5.
 fn what_was_acknowledged_survives_the_loss_of_the_cache_of_xfs(setup: Setup) {
     survives(setup, &XFS);
+}
+
+/// Programs save files, the server is killed, and power is lost at some moment from then on: before another one has
+/// taken over, while it does, or when it serves and programs go on.
+///
+/// Proves D1, D2, D3, D5, K2.
+fn what_was_acknowledged_survives_a_power_loss_while_another_server_takes_over(setup: Setup) {
+    for durability in durabilities("fsync") {
+        let Some(disk) = disk(&setup, &EXT4, "loop") else { return };
+        let setup = setup.clone().pool_at(disk.at("pool")).mount_with(["--durability", durability]);
+        let mut mount = setup.clone().mount_with(["-o", "keeper"]).mount();
+        if mount.is_plain() {
+            return;
+        }
+        let mut random = Random::of(&[images(), durability.len() as u64, 17]);
+        let promised = Mutex::new(Promised::default());
+        for image in 0..2 * images() {
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for saver in 0..2 {
+                    let (directory, stop, promised) = (mount.path().to_owned(), &stop, &promised);
+                    scope.spawn(move || {
+                        for n in 0.. {
+                            let (name, seed) = (format!("f{image}-{saver}-{n}"), image * 1000 + n);
+                            let len = [10, 5000, 30_000, 40_000, 300_000][n as usize % 5];
+                            assert!(save(&directory.join(&name), seed, len, durability), "{name}");
+                            promised.lock().unwrap().files.insert(name, (seed, len));
+                            if stop.load(Ordering::Relaxed) || n == 100 {
+                                break;
+                            }
+                        }
+                    });
+                }
+                thread::sleep(Duration::from_millis(random.below(50)));
+                let server = mount.pid().unwrap();
+                // SAFETY: plain system call. The pid was asked of the server that runs.
+                assert_eq!(unsafe { libc::kill(server, libc::SIGKILL) }, 0);
+                thread::sleep(Duration::from_millis(random.below(60)));
+                // What is acknowledged from now on may be missing.
+                let promised = Promised { files: promised.lock().unwrap().files.clone() };
+                let left = disk.after_power_loss(Random::at(11, image));
+                stop.store(true, Ordering::Relaxed);
+                tensorfs_layout::testing::change_boot_id(&left.at("pool")).unwrap();
+                let mut after = setup.clone().pool_at(left.at("pool")).mount();
+                assert_eq!(promised.missing(&after, |_, _| false), [""; 0], "{durability}, image {image}");
+                after.umount();
+                let check = after.tensorfs(["check", "--data", after.pool().to_str().unwrap()]);
+                assert!(check.status.success(), "{durability}: {}", String::from_utf8_lossy(&check.stdout));
+            });
+            mount.adopt();
+        }
+        let promised = promised.into_inner().unwrap();
+        eprintln!("{durability}: {} files", promised.files.len());
+        assert_eq!(promised.missing(&mount, |_, _| false), [""; 0], "{durability}: goes on");
+        mount.umount();
+    }
 }
 
 /// Small and large files are saved on a disk on which something fails for a time. Then all that was acknowledged must

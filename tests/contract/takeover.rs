@@ -14,7 +14,7 @@ use std::thread;
 use tensorfs_fs::{Moving, Reply, Request};
 use tensorfs_layout::Ino;
 use tensorfs_tests::{
-    Call, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, copy_program, on_mounts, wait_until, xattr,
+    Call, Disk, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, copy_program, on_mounts, wait_until, xattr,
 };
 
 on_mounts!(
@@ -52,6 +52,7 @@ on_mounts!(
     what_a_server_before_has_moved_is_moved,
     a_log_that_is_late_holds_nobody_up,
     a_disk_that_fails_for_seconds_is_waited_for,
+    a_host_without_room_keeps_nobody_from_taking_over,
     a_server_that_is_told_to_leave_has_not_died,
     what_a_server_has_counted_ends_with_it,
 );
@@ -1279,20 +1280,79 @@ fn a_disk_that_fails_for_seconds_is_waited_for(setup: Setup) {
     }
     fs::write(mount.at("f"), "text").unwrap();
     let open = File::open(mount.at("f")).unwrap();
-    let failing = calls.add(Rule::of(Call::Fstat).error(libc::EIO));
-    let pid = mount.pid().unwrap();
-    // SAFETY: plain system call. The pid was asked of the server that runs.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-    let path = mount.at("f");
-    let waits = thread::spawn(move || fs::read(path));
-    thread::sleep(std::time::Duration::from_secs(3));
-    assert!(failing.hits() > 0);
-    drop(failing);
-    assert_eq!(waits.join().unwrap().unwrap(), b"text");
-    let mut bytes = [0; 4];
-    open.read_exact_at(&mut bytes, 0).unwrap();
-    assert_eq!(&bytes, b"text");
-    mount.adopt();
+    // The next server cannot read, has no descriptors, and its machine has none.
+    for (call, errno) in [(Call::Fstat, libc::EIO), (Call::Open, libc::EMFILE), (Call::Open, libc::ENFILE)] {
+        let failing = calls.add(Rule::of(call).error(errno));
+        let pid = mount.pid().unwrap();
+        // SAFETY: plain system call. The pid was asked of the server that runs.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        let path = mount.at("f");
+        let waits = thread::spawn(move || fs::read(path));
+        thread::sleep(std::time::Duration::from_secs(3));
+        assert!(failing.hits() > 0, "{call:?}");
+        drop(failing);
+        assert_eq!(waits.join().unwrap().unwrap(), b"text");
+        let mut bytes = [0; 4];
+        open.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"text");
+        mount.adopt();
+    }
+}
+
+/// Not a block is free, as servers die one after the other.
+///
+/// Proves K1, K2.
+fn a_host_without_room_keeps_nobody_from_taking_over(setup: Setup) {
+    let ext4 = ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=0"];
+    let disk = match Disk::new(&ext4, 96) {
+        Ok(disk) => disk,
+        Err(reason) => return setup.skip(&reason),
+    };
+    let mut mount = setup.pool_at(disk.at("pool")).mount_with(["-o", "keeper"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let file = read_write(&mount.at("f"));
+    file.write_all_at(&[1; 1 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: nobody cuts the file.
+    let mut mapped = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+    let filler = File::create(disk.at("filler")).unwrap();
+    let fill = || {
+        let mut len = 0;
+        for block in [1 << 20, 4096] {
+            while filler.write_all_at(&vec![7; block], len).is_ok() {
+                len += block as u64;
+            }
+        }
+        filler.sync_all().unwrap();
+    };
+    for round in 1..=3_u8 {
+        fill();
+        mount.kill_server();
+        // What has its place on the host can be changed, and made durable.
+        file.write_all_at(&[round; 100], 5000).unwrap();
+        mapped[0] = round;
+        assert_eq!((mapped[0], mapped[5000]), (round, round));
+        mapped.flush().unwrap();
+        let refused = fs::write(mount.at("refused"), vec![1; 64 << 20]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{refused}");
+        mount.kill_server();
+        assert_eq!(mapped[5001], round);
+        filler.set_len(0).unwrap();
+        fs::write(mount.at(format!("made{round}")), vec![round; 100_000]).unwrap();
+        file.sync_all().unwrap();
+        let _ = fs::remove_file(mount.at("refused"));
+    }
+    drop((mapped, file));
+    mount.umount();
+    let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+    mount.mount();
+    assert_eq!(fs::read(mount.at("made3")).unwrap(), vec![3; 100_000]);
+    assert_eq!(fs::read(mount.at("f")).unwrap()[5000..5100], [3; 100]);
+    // The pool's disk goes before it does.
+    mount.umount();
 }
 
 /// SIGQUIT to either, and to both at once, as a terminal sends it.
