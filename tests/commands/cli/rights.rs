@@ -221,6 +221,33 @@ fn next(device: &mut File) -> (u32, [u8; 8]) {
     (u32::from_ne_bytes(bytes[4..8].try_into().unwrap()), bytes[8..16].try_into().unwrap())
 }
 
+/// What whoever starts it has open without meaning it to be inherited, be it for a moment, is not held by who may be
+/// left behind.
+///
+/// Proves K9.
+#[test]
+fn whoever_asks_for_writing_back_keeps_nothing_open() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::whoever_asks_for_writing_back_keeps_nothing_open", "only root mounts without fusermount3");
+    }
+    let room = Room::new();
+    let mut silent = Silent::over(&room.at("mnt"));
+    let script = "exec 7<>/dev/fuse 9</dev/null; exec \"$0\" sync --write-back=0 -- \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(tensorfs().get_program()).arg(room.at("mnt"));
+    let mut asking = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    silent.wait();
+    let open = fs::read_dir(format!("/proc/{}/fd", asking.id())).unwrap();
+    let mut open: Vec<_> = open.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    open.sort_unstable();
+    assert_eq!(open, ["0", "1", "2"]);
+    // It waits in the kernel until nobody could answer any more.
+    drop(silent);
+    asking.wait().unwrap();
+    umount2(&room.at("mnt"), MntFlags::MNT_DETACH).unwrap();
+}
+
 /// What the process waits for that asks the kernel to write back, is not answered; nor can that process be killed then.
 ///
 /// Proves K9.
@@ -344,21 +371,32 @@ const USED: &str = r#"
     pid() { "$1" info --json mnt | python3 -c "import json, sys; print(json.load(sys.stdin)$2)"; }
     "$1" create pool >&2
     "$1" mount pool mnt -o keeper --log "$2/pool/said"
-    exec 9<>mnt/f
+    exec 9<>mnt/f 8<>mnt/gone
+    rm mnt/gone
+    flock -n 9
+    # Whoever has a lock keeps it, and what has no name any more is there.
+    goes_on() {
+        if flock -n mnt/f true; then echo "the lock was lost" >&2; exit 1; fi
+        echo more >&8
+        test "$(stat -Lc %s /proc/$$/fd/8)" = $(($1 * 5))
+    }
     echo one >&9
     server=$(pid "$1" "['pid']") keeper=$(pid "$1" "['keeper']['pid']")
     kill -9 "$server"
     echo two >&9
     test "$(pid "$1" "['pid']")" != "$server"
+    goes_on 1
     "$1" upgrade mnt
     echo three >&9
+    goes_on 2
     test "$(pid "$1" "['keeper']['takeovers']")" = 2
     kill -9 "$keeper"
     while test "$(pid "$1" "['keeper']['pid']")" != None; do sleep 0.01; done
     "$1" upgrade mnt --log "$2/pool/said"
     echo four >&9
+    goes_on 3
     grep -E '^(CapEff|Seccomp):' "/proc/$(pid "$1" "['pid']")/status" | tr -s '\t' ' '
-    exec 9>&-
+    exec 9>&- 8>&-
     cat mnt/f
     "$1" umount mnt
     "$1" info pool | grep -o 'closed in order'
