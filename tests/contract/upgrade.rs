@@ -11,7 +11,9 @@ use std::thread;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
 };
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, at_work, is_root, on_mounts, wait_until, write_program};
+use tensorfs_tests::{
+    Call, HostCalls, Mount, Rule, Setup, at_work, is_root, on_mounts, other_program, place_of, wait_until,
+};
 
 on_mounts!(
     an_upgrade_is_not_noticed,
@@ -39,34 +41,7 @@ fn kept(setup: Setup) -> Mount {
 
 /// The program with something else in it, of the same length.
 fn changed(mount: &Mount, name: &str, from: &str, to: &str) -> PathBuf {
-    assert_eq!(from.len(), to.len());
-    let mut bytes = fs::read(tensorfs_tests::tensorfs().get_program()).unwrap();
-    let (mut at, mut found) = (0, 0);
-    while let Some(next) = memchr(&bytes[at..], from.as_bytes()) {
-        bytes[at + next..][..to.len()].copy_from_slice(to.as_bytes());
-        at += next + to.len();
-        found += 1;
-    }
-    assert!(found > 0, "{from} is not in the program");
-    let directory = mount.host().join("programs");
-    fs::create_dir_all(&directory).unwrap();
-    fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
-    let path = directory.join(name);
-    write_program(&path, &bytes);
-    path
-}
-
-/// Where the bytes are, by the first of them.
-fn memchr(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    while let Some(next) = bytes[at..].iter().position(|byte| *byte == wanted[0]) {
-        at += next;
-        if bytes[at..].starts_with(wanted) {
-            return Some(at);
-        }
-        at += 1;
-    }
-    None
+    other_program(&mount.host().join("programs"), name, from, to)
 }
 
 fn upgrade(mount: &Mount, to: Option<&Path>) -> Output {
@@ -538,9 +513,9 @@ fn a_server_that_was_taken_over_has_no_say_in_its_keeper(setup: Setup) {
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{server}/mem")).unwrap();
     let mut words = vec![0; (end - start) as usize];
     memory.read_exact_at(&mut words, start).unwrap();
-    let at = memchr(&words, log.as_os_str().as_encoded_bytes()).expect("where it logs");
+    let at = place_of(&words, log.as_os_str().as_encoded_bytes()).expect("where it logs");
     memory.write_all_at(victim.as_os_str().as_encoded_bytes(), start + at as u64).unwrap();
-    let at = memchr(&words, mount.pool().as_os_str().as_encoded_bytes()).expect("its pool");
+    let at = place_of(&words, mount.pool().as_os_str().as_encoded_bytes()).expect("its pool");
     memory.write_all_at(&vec![b'x'; mount.pool().as_os_str().len()], start + at as u64).unwrap();
     let done = upgrade(&mount, None);
     assert!(done.status.success(), "{}{}", said(&done), mount.log());

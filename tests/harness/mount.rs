@@ -14,6 +14,7 @@ use crate::built::binary;
 use crate::children::{c_path, has_ended, program_path, run, run_ok, wait_for_end, wait_until};
 use crate::hang::{self, Watch};
 use crate::host_calls::HostCalls;
+use crate::killing::{self, Killing};
 use crate::unmounting::unmounting;
 
 /// Who moves the bytes.
@@ -150,7 +151,7 @@ impl Setup {
         std::fs::create_dir(&path).unwrap();
         hang::note_mount(&path);
         std::fs::create_dir(base.path().join("host")).unwrap();
-        let mut mount = Mount { base: Some(base), pool, path, pid: None, keeper: None, setup: self };
+        let mut mount = Mount { base: Some(base), pool, path, pid: None, keeper: None, killing: None, setup: self };
         if !plain() {
             if !mount.pool.exists() {
                 let mut create = mount.program();
@@ -175,6 +176,8 @@ pub struct Mount {
     pid: Option<i32>,
     /// Who keeps watch over the server, if somebody does.
     keeper: Option<i32>,
+    /// Who kills the server, if all are to be killed.
+    killing: Option<Killing>,
     setup: Setup,
 }
 
@@ -262,6 +265,16 @@ impl Mount {
             self.log()
         );
         self.adopt();
+        self.killing = killing::wanted().map(|average| Killing::begin(&self.pool, &self.path, average));
+    }
+
+    /// From now on it has the server that it has.
+    fn end_killing(&mut self) {
+        if let Some(killing) = self.killing.take() {
+            println!("{}: {} servers were killed", self.setup.name, killing.end());
+            let holder = tensorfs_layout::pool::holder(&self.pool).ok().flatten();
+            self.pid = holder.map(|holder| holder.pid as i32).filter(|pid| *pid != 0).or(self.pid);
+        }
     }
 
     /// Takes over the server that [`Mount::try_mount`] has started.
@@ -297,6 +310,9 @@ impl Mount {
         // What the test itself wants goes over it.
         if let Some(options) = std::env::var_os("TENSORFS_TEST_OPTIONS") {
             command.arg("-o").arg(options);
+        }
+        if killing::wanted().is_some() {
+            command.args(["-o", "keeper"]);
         }
         command.args(&self.setup.mount);
         if let Some(calls) = &self.setup.host_calls {
@@ -344,6 +360,7 @@ impl Mount {
         if plain() {
             return;
         }
+        self.end_killing();
         let unmounting = unmounting();
         run_ok(self.program().arg("umount").arg(&self.path));
         drop(unmounting);
@@ -356,6 +373,7 @@ impl Mount {
     /// Unmounts in an orderly way, unless something uses the mount: a child that another test was just starting has the
     /// files of this process until it executes its program.
     pub fn try_umount(&mut self) -> bool {
+        self.end_killing();
         if !self.ask_to_unmount() {
             return false;
         }
@@ -383,6 +401,7 @@ impl Mount {
     /// Unmounts, whatever becomes of it: true if the server has ended within a minute. A mount that is still there
     /// stays. What keeps it busy may be a child that another test was just starting, so that is asked for again.
     pub fn end(&mut self) -> bool {
+        self.end_killing();
         let Some(pid) = self.pid else { return true };
         let mut asked = false;
         let ended = (0..600).any(|tenth| {
@@ -408,6 +427,7 @@ impl Mount {
         if plain() {
             return;
         }
+        self.end_killing();
         if self.keeper.is_some() {
             self.kill_keeper();
         }
@@ -420,6 +440,7 @@ impl Mount {
     /// Kills a server whose keeper has another one take over; returns when that one has the pool.
     #[track_caller]
     pub fn kill_server(&mut self) {
+        self.end_killing();
         let pid = self.pid.expect("a server to kill");
         // SAFETY: plain system call. The pid was asked of the server that runs.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
@@ -434,6 +455,7 @@ impl Mount {
     /// Kills the keeper. The server goes on.
     #[track_caller]
     pub fn kill_keeper(&mut self) {
+        self.end_killing();
         let keeper = self.keeper.take().expect("a keeper to kill");
         // SAFETY: plain system call. The pid was asked of the server that runs.
         assert_eq!(unsafe { libc::kill(keeper, libc::SIGKILL) }, 0);
@@ -486,6 +508,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        self.end_killing();
         if !plain() {
             if std::thread::panicking() {
                 eprintln!("--- server's log\n{}---", self.log());

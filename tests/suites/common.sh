@@ -96,6 +96,7 @@ start() {
 
 finish() {
     local status=$? at
+    stop_killing
     for at in "${mounted[@]}"; do
         if [[ $at == "$mounts"/t* ]]; then
             tensorfs umount "$at" || tensorfs umount --lazy "$at" || umount -l "$at" || true
@@ -128,23 +129,64 @@ mount_ext4() { # SIZE
     mounted+=("$at")
 }
 
+# --- servers that die -----------------------------------------------------------------------------
+
+# Of --kill: so many milliseconds a server serves, on average, until it is killed.
+kill_after=
+killer=
+
+# Kills the servers of a mount, until it is told to end; says how many in the end.
+kill_servers() { # POOL MOUNTPOINT
+    local kills=0 ending= pid
+    trap 'ending=1' TERM
+    while [[ -z $ending ]]; do
+        sleep "$(awk -v ms="$kill_after" -v seed="$RANDOM" 'BEGIN { srand(seed); print 2 * ms * rand() / 1000 }')"
+        pid=$(sed -n 's/.*"pid": *\([0-9]\+\).*/\1/p' "$1/lock") || continue
+        # Between two servers it is that of the one that has ended.
+        if [[ -n $pid && $(cat "/proc/$pid/comm" 2>/dev/null) == tensorfs ]] && kill -9 "$pid" 2>/dev/null; then
+            kills=$((kills + 1))
+        fi
+        # This is answered by the next one: on a machine that is busy none would get to serve else.
+        ((kills % 5 == 0)) || timeout "$patience" stat -f "$2" >/dev/null || true
+    done
+    echo "$kills servers were killed"
+}
+
+# Returns when none is killed any more.
+stop_killing() {
+    if [[ -n $killer ]]; then
+        kill "$killer" 2>/dev/null || true
+        while kill -0 "$killer" 2>/dev/null; do
+            sleep 0.05
+        done
+        killer=
+    fi
+}
+
 pools=0
 
-# Creates a pool and mounts it. Sets `at`.
+# Creates a pool and mounts it; with --kill its servers are killed from then on. Sets `at`.
 mount_tensorfs() { # OPTION...
     pools=$((pools + 1))
     at=$mounts/t$pools
     mkdir "$at"
     tensorfs create "$scratch/pool$pools" >/dev/null
-    tensorfs mount "$scratch/pool$pools" "$at" --log "$scratch/server$pools.log" "$@"
+    tensorfs mount "$scratch/pool$pools" "$at" --log "$scratch/server$pools.log" ${kill_after:+-o keeper} "$@"
     mounted+=("$at")
+    if [[ -n $kill_after ]]; then
+        kill_servers "$scratch/pool$pools" "$at" &
+        killer=$!
+        # It is none of those that a suite waits for.
+        disown "$killer"
+    fi
 }
 
 # Unmounts what was mounted last. The server must not have met anything it calls an error.
 umount_tensorfs() {
+    stop_killing
     tensorfs umount "${mounted[-1]}"
     unset 'mounted[-1]'
-    if grep -E ' ERROR |panicked' "$scratch/server$pools.log"; then
+    if grep -E ' ERROR |panicked' "$scratch/server$pools.log" | grep -v 'SIGKILL); another one takes over'; then
         echo "FAILED: errors in the server's log"
         return 1
     fi

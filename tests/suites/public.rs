@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use tensorfs_tests::{Passthrough, Setup, on_mounts, run, tensorfs};
 
-on_mounts!(pjdfstest, fsx, fio, stress_ng, link_count_max);
+on_mounts!(pjdfstest, pjdfstest_on_servers_that_die, fsx, fsx_on_servers_that_die, fio, stress_ng, link_count_max,);
 
 /// Runs a suite's script, which makes its own mounts: ext4 is tested beside tensorfs.
 #[track_caller]
@@ -34,6 +34,16 @@ fn pjdfstest(setup: Setup) {
 
 fn fsx(setup: Setup) {
     suite(setup, "fsx", &["--seeds", "2", "--operations", "2000"]);
+}
+
+/// Proves K1, K3.
+fn pjdfstest_on_servers_that_die(setup: Setup) {
+    suite(setup, "pjdfstest", &["--durability", "close", "--kill", "300"]);
+}
+
+/// Proves K1, K3.
+fn fsx_on_servers_that_die(setup: Setup) {
+    suite(setup, "fsx", &["--durability", "close", "--seeds", "1", "--operations", "1000", "--kill", "700"]);
 }
 
 fn fio(setup: Setup) {

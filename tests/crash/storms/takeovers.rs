@@ -1,12 +1,12 @@
 //! Programs that are at work while their server is killed again and again, and another one takes over.
 
-use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use tensorfs_tests::random::Random;
-use tensorfs_tests::{Passthrough, Setup, client, on_mounts};
+use tensorfs_tests::{Mount, Passthrough, Setup, client, on_mounts, other_program, tensorfs};
 
 on_mounts!(programs_notice_nothing_of_servers_that_die);
 
@@ -15,6 +15,35 @@ const PROGRAMS: usize = 3;
 /// Servers that are killed, or left for others on purpose, with each durability: `TENSORFS_KILLS`, or a few.
 fn kills() -> u64 {
     std::env::var("TENSORFS_KILLS").map_or(6, |kills| kills.parse().expect("a number"))
+}
+
+/// Programs that take turns to serve: this one, and one of another version. Something else is refused each time.
+struct Programs {
+    turns: [PathBuf; 2],
+    upgrades: u64,
+}
+
+impl Programs {
+    fn of(mount: &Mount) -> Self {
+        let version = mount.info()["version"].as_str().unwrap().to_owned();
+        let newer = other_program(&mount.host().join("programs"), "newer", &version, &version.replace('.', "-"));
+        Self { turns: [newer, tensorfs().get_program().into()], upgrades: 0 }
+    }
+
+    /// Has the next one serve.
+    fn upgrade(&mut self, mount: &mut Mount) {
+        let to = |program: &Path| {
+            let words: [&Path; 4] = ["upgrade".as_ref(), mount.path(), "--to".as_ref(), program];
+            mount.tensorfs(words)
+        };
+        let refused = to(Path::new("/bin/false"));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("it does not say that it could serve"), "{said}");
+        let done = to(&self.turns[self.upgrades as usize % 2]);
+        assert!(done.status.success(), "{}{}", String::from_utf8_lossy(&done.stderr), mount.log());
+        self.upgrades += 1;
+        mount.adopt();
+    }
 }
 
 /// Proves K1, K2, K3, K7.
@@ -36,13 +65,13 @@ fn programs_notice_nothing_of_servers_that_die(setup: Setup) {
             }
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         };
+        let mut versions = Programs::of(&mount);
         let programs: Vec<_> = (0..PROGRAMS).map(start).collect();
         let mut random = Random::of(&[kills(), durability.len() as u64]);
         for _ in 0..kills() {
             thread::sleep(Duration::from_millis(random.below(400)));
             if random.once_in(3) {
-                mount.tensorfs_ok([OsStr::new("upgrade"), mount.path().as_os_str()]);
-                mount.adopt();
+                versions.upgrade(&mut mount);
             } else {
                 mount.kill_server();
             }
@@ -62,6 +91,7 @@ fn programs_notice_nothing_of_servers_that_die(setup: Setup) {
             assert!(said.status.success(), "{durability}: {text}");
             println!("{durability}: {}", text.trim());
         }
+        println!("{durability}: {} upgrades", versions.upgrades);
         mount.umount();
         let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
         assert!(check.status.success(), "{durability}: {}", String::from_utf8_lossy(&check.stdout));

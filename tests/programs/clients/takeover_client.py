@@ -3,18 +3,21 @@ difference, ends it with status 1. Several run at the same time, while their ser
 
     takeover_client.py MOUNT NUMBER STOP [--passthrough]
 
-It goes on until there is a file STOP.
+It goes on until there is a file STOP. It has locks of a file of its own all the time, and tries to get those of others.
 
 Without --passthrough the server reads what is written from the kernel; should it be killed in that moment, the kernel
 itself answers EIO (K6). Such a write is counted and done again.
 """
 
 import errno
+import fcntl
+import mmap
 import os
 import random
 import sys
 
 MOST = 2_000_000
+LOCKS = [fcntl.flock, fcntl.lockf]
 
 
 class Files:
@@ -27,6 +30,15 @@ class Files:
         self.open = []  # (file, descriptor)
         self.refused = 0
         self.made = 0
+        self.mapped = None  # (file, mapping), of one that is never cut
+        self.locked = os.open(os.path.join(mount, f"lock{number}"), os.O_RDWR | os.O_CREAT)
+        for lock in LOCKS:
+            lock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.held = os.path.join(self.dir, "held")
+        # Of each other program: its file, and what is there as long as it has the locks.
+        others = [other for other in range(3) if other != number]
+        self.others = [[os.path.join(mount, name) for name in (f"lock{n}", f"w{n}/held")] for n in others]
+        os.mkdir(self.held)
 
     def path(self, name):
         return os.path.join(self.dir, name)
@@ -77,7 +89,7 @@ class Files:
         data = self.random.randbytes(self.random.choice([1, 10, 5000, 70000]))
         self.write(fd, data, place)
         known[place : place + len(data)] = data
-        if len(known) > MOST:
+        if len(known) > MOST and not self.is_mapped(one):
             os.ftruncate(fd, 100)
             del known[100:]
 
@@ -131,8 +143,12 @@ class Files:
             os.close(fd)
             self.bytes[self.names[name]] += data
 
+    def is_mapped(self, one):
+        return self.mapped is not None and self.mapped[0] == one
+
     def rewrite(self):
-        if name := self.a_named_one():
+        name = self.a_named_one()
+        if name and not self.is_mapped(self.names[name]):
             data = self.random.randbytes(self.random.choice([10, 40000]))
             fd = os.open(self.path(name), os.O_WRONLY | os.O_TRUNC)
             self.write(fd, data, 0)
@@ -159,6 +175,41 @@ class Files:
             except FileExistsError:
                 os.removexattr(self.path(name), "user.k")
 
+    def map(self):
+        """Stores through a mapping that is there for long, also while servers come and go."""
+        if self.mapped is None:
+            one, fd = self.an_open_one()
+            if one is None or len(self.bytes[one]) < 5000:
+                return
+            self.mapped = one, mmap.mmap(fd, 5000)
+        one, mapping = self.mapped
+        known = self.bytes[one]
+        assert mapping[:] == known[:5000], "mapping"
+        place = self.random.randrange(4900)
+        data = self.random.randbytes(100)
+        mapping[place : place + 100] = data
+        known[place : place + 100] = data
+
+    def unmap(self):
+        if self.mapped and self.random.randrange(5) == 0:
+            self.mapped[1].close()
+            self.mapped = None
+
+    def lock(self):
+        """Whoever has said that it has locks has them as long as it says so."""
+        for path, held in self.others:
+            for lock in LOCKS:
+                if not os.path.isdir(held):
+                    continue
+                fd = os.open(path, os.O_RDWR)
+                try:
+                    lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    assert not os.path.isdir(held), f"{path} was not locked"
+                except BlockingIOError:
+                    pass
+                finally:
+                    os.close(fd)
+
     def list(self):
         found = sorted(name for name in os.listdir(self.dir) if name.startswith("f"))
         assert found == sorted(self.names), set(found) ^ set(self.names)
@@ -170,11 +221,12 @@ class Files:
     def run(self, stop):
         kinds = [self.create, self.change, self.change, self.read, self.read, self.close, self.unlink, self.rename]
         kinds += [self.link, self.read_anew, self.append, self.rewrite, self.directory, self.sync, self.attribute]
-        kinds.append(self.list)
+        kinds += [self.list, self.map, self.map, self.unmap, self.lock]
         done = 0
         while done % 100 or not os.path.exists(stop):
             self.random.choice(kinds)()
             done += 1
+        os.rmdir(self.held)
         return done
 
 
