@@ -30,10 +30,12 @@ impl Killing {
         let (pool, at) = (pool.to_owned(), at.to_owned());
         let mut random = Random::of(&[std::process::id().into(), average.as_micros() as u64]);
         let killer = thread::spawn(move || {
-            let mut kills = 0;
+            let (mut kills, mut tries) = (0, 0);
             let mut wait = || Duration::from_micros(random.below(2 * average.as_micros() as u64 + 1));
             while stopped.recv_timeout(wait()) == Err(RecvTimeoutError::Timeout) {
                 kills += u64::from(kill(&pool));
+                tries += 1;
+                assert!(kills > 0 || tries < 100, "no server of {} is found to kill", pool.display());
                 if kills % 5 != 0 {
                     // This is answered by the next one: on a machine that is busy none would get to serve else.
                     let _ = statvfs(&at);

@@ -65,6 +65,7 @@ impl Peer {
         let own = Standing::of("self").map_err(failed)?;
         let theirs = Standing::of(&self.number_in_proc().map_err(failed)?).map_err(failed)?;
         self.check_lives().map_err(failed)?;
+        theirs.check_is_of(self.uid)?;
         theirs.check_reaches(&own)
     }
 
@@ -80,6 +81,8 @@ impl Peer {
 /// What says how much a process may do.
 #[derive(Debug)]
 struct Standing {
+    /// The real and the effective user.
+    uids: [u32; 2],
     /// It is in so many process namespaces, one in the other.
     depth: usize,
     /// The user namespace; none if this process may not look.
@@ -95,6 +98,8 @@ struct Standing {
 struct Confined {
     /// seccomp(2): not, to four calls, by a filter.
     seccomp: u32,
+    /// By so many filters, where the kernel says (from Linux 5.9 on).
+    filters: u32,
     no_new_privs: bool,
     /// Which mounts it sees, be it by a mount namespace of its own or by another root directory.
     mounts: Option<u64>,
@@ -112,14 +117,27 @@ impl Standing {
         let set = |name| field(&status, name).and_then(|set| u64::from_str_radix(set, 16).ok()).ok_or(Errno::EPROTO);
         let number = |name| field(&status, name).and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
         let table = Table::at(&format!("/proc/{process}/mountinfo"))?;
-        let (seccomp, no_new_privs) = (number("Seccomp:"), number("NoNewPrivs:") != 0);
+        let (seccomp, filters) = (number("Seccomp:"), number("Seccomp_filters:"));
+        let no_new_privs = number("NoNewPrivs:") != 0;
+        let mut uids = field(&status, "Uid:").ok_or(Errno::EPROTO)?.split_whitespace().map(str::parse);
+        let mut uid = || uids.next().and_then(Result::ok).ok_or(Errno::EPROTO);
         Ok(Self {
-            confined: Confined { seccomp, no_new_privs, mounts: table.namespace() },
+            uids: [uid()?, uid()?],
+            confined: Confined { seccomp, filters, no_new_privs, mounts: table.namespace() },
             depth: field(&status, "NSpid:").ok_or(Errno::EPROTO)?.split_whitespace().count(),
             users: fs::read_link(format!("/proc/{process}/ns/user")).ok().map(|link| link.display().to_string()),
             map: fs::read_to_string(format!("/proc/{process}/uid_map"))?,
             capabilities: Capabilities { effective: set("CapEff:")?, permitted: set("CapPrm:")? },
         })
+    }
+
+    /// That it is still the user's who connected: a program that has another one's rights, by its set-user-ID bit, and
+    /// was executed since then, lends them to nobody.
+    fn check_is_of(&self, uid: u32) -> Result<(), String> {
+        match self.uids == [uid; 2] {
+            true => Ok(()),
+            false => Err(format!("it is not user {uid} any more, who connected")),
+        }
     }
 
     fn check_reaches(&self, own: &Self) -> Result<(), String> {
@@ -136,8 +154,8 @@ impl Standing {
             return Err(format!("it has not the capabilities that this keeper has (missing: {missing:#x})"));
         }
         // Whoever is in a sandbox could have what he gives to a keeper executed outside of it.
-        if self.confined.seccomp > own.confined.seccomp {
-            return Err("its system calls are filtered (seccomp), and those of this keeper are not".to_owned());
+        if self.confined.seccomp > own.confined.seccomp || self.confined.filters > own.confined.filters {
+            return Err("its system calls are filtered (seccomp) more than those of this keeper".to_owned());
         }
         if self.confined.no_new_privs && !own.confined.no_new_privs {
             return Err("it may not gain privileges (no_new_privs), and this keeper may".to_owned());
@@ -182,7 +200,8 @@ mod tests {
             users: Some(users.to_owned()).filter(|users| !users.is_empty()),
             map: "0 0 4294967295\n".to_owned(),
             capabilities: Capabilities { effective, permitted: effective },
-            confined: Confined { seccomp: 0, no_new_privs: false, mounts: Some(1) },
+            confined: Confined { seccomp: 0, filters: 0, no_new_privs: false, mounts: Some(1) },
+            uids: [1000; 2],
         };
         let own = standing(1, "user:[1]", 0b0110);
         let said = |theirs: Standing| theirs.check_reaches(&own).err().unwrap_or_default();
@@ -194,7 +213,7 @@ mod tests {
         let inner = Standing { map: "0 0 1\n".to_owned(), ..standing(1, "", u64::MAX) };
         assert!(said(inner).contains("user namespace"));
         let locked_in = |seccomp, no_new_privs, mounts, effective| Standing {
-            confined: Confined { seccomp, no_new_privs, mounts },
+            confined: Confined { seccomp, filters: u32::from(seccomp == 2), no_new_privs, mounts },
             ..standing(1, "user:[1]", effective)
         };
         assert!(said(locked_in(2, false, Some(1), 0b0110)).contains("seccomp"));

@@ -254,6 +254,13 @@ impl Explorer<'_> {
         simulation.look();
         let _ = fs::remove_dir_all(&path);
         let events = simulation.events();
+        let listed = || -> String {
+            events
+                .iter()
+                .enumerate()
+                .map(|(index, event)| format!("\n  event {index} of recovery: {}", brief(event)))
+                .collect()
+        };
         let mut disk = image.clone();
         let budget = Budget { exhaustive: 8, single: 2, sampled: 3 };
         for at in 0..=events.len() {
@@ -266,7 +273,8 @@ impl Explorer<'_> {
                     let image = disk.after_power_loss(&choices);
                     self.tally.recovery += 1;
                     let second = || {
-                        format!("{}; then power lost before event {at} of recovery, {}", what(), shown(&disk, &choices))
+                        let shown = shown(&disk, &choices);
+                        format!("{}; then power lost before event {at} of recovery, {shown}{}", what(), listed())
                     };
                     let again = self.recover(&image, THIRD_BOOT, expected, &second)?;
                     if self.random.one_in(24) {
