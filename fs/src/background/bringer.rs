@@ -52,12 +52,37 @@ pub(crate) struct Bringer {
 struct State {
     /// Those that were away when that was asked first, and are to be tried.
     queue: Option<VecDeque<Ino>>,
-    /// Those that did not come, by when they are tried again.
-    later: BTreeSet<(Instant, Ino)>,
+    later: Later,
     coming: HashMap<Ino, Coming>,
     /// That there is no room was said.
     said_full: bool,
     stopped: bool,
+}
+
+/// Those that did not come, by when they are tried again: each once, however often it was tried.
+#[derive(Default)]
+struct Later {
+    by_time: BTreeSet<(Instant, Ino)>,
+    times: HashMap<Ino, Instant>,
+}
+
+impl Later {
+    /// When a file is tried again, if it is.
+    fn set(&mut self, ino: Ino, when: Option<Instant>) {
+        let before = match when {
+            Some(when) => self.times.insert(ino, when),
+            None => self.times.remove(&ino),
+        };
+        before.map(|before| self.by_time.remove(&(before, ino)));
+        self.by_time.extend(when.map(|when| (when, ino)));
+    }
+
+    /// One whose time has come.
+    fn take_due(&mut self, now: Instant) -> Option<Ino> {
+        let (_, ino) = *self.by_time.first().filter(|(when, _)| *when <= now)?;
+        self.set(ino, None);
+        Some(ino)
+    }
 }
 
 /// A file that is on its way.
@@ -160,8 +185,8 @@ impl Bringer {
                 away.into_iter().map(|(_, ino)| ino).collect()
             });
             let mut next = std::iter::from_fn(|| queue.pop_front()).find(|ino| store.awaited().is_away(*ino));
-            if next.is_none() && state.later.first().is_some_and(|(when, _)| *when <= Instant::now()) {
-                next = state.later.pop_first().map(|(_, ino)| ino);
+            if next.is_none() {
+                next = state.later.take_due(Instant::now());
             }
             let is_wanted = |ino: &Ino| store.awaited().is_away(*ino) && !state.coming.contains_key(ino);
             chosen = next.filter(is_wanted);
@@ -191,6 +216,10 @@ impl Bringer {
         let name = || format!("inode {ino}: bringing it");
         let brought = guarded(store.counters(), name, || self.bring_file(ino));
         let brought = brought.unwrap_or_else(|| Err(Failed::Once("the server panicked; its log says where".into())));
+        if brought.is_err() {
+            // Before it can be chosen again.
+            store.awaited().put_last(ino);
+        }
         let mut state = self.state.lock();
         state.coming.remove(&ino);
         let stopped = state.stopped;
@@ -204,7 +233,7 @@ impl Bringer {
             Err(Failed::ForGood(fault)) if fault.wants_space() => Some(LATER),
             Err(Failed::ForGood(_)) => Some(MUCH_LATER),
         };
-        wait.map(|wait| state.later.insert((Instant::now() + wait, ino)));
+        state.later.set(ino, wait.map(|wait| Instant::now() + wait));
         self.changed.notify_all();
         drop(state);
         match brought {
@@ -342,5 +371,30 @@ impl Bringer {
             None => return Ok(()),
         };
         Err(Fault { level: Level::Warn, ..Fault::warn(libc::EIO, what) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves B17.
+    #[test]
+    fn one_that_fails_again_and_again_is_tried_later_once() {
+        let (mut later, now) = (Later::default(), Instant::now());
+        let at = |secs| now + Duration::from_secs(secs);
+        for n in 0..1000 {
+            later.set(Ino(7), Some(at(n)));
+        }
+        later.set(Ino(8), Some(at(5)));
+        later.set(Ino(9), Some(at(6)));
+        assert_eq!((later.by_time.len(), later.times.len()), (3, 3));
+        assert_eq!(later.take_due(at(4)), None);
+        // One that has come by another way.
+        later.set(Ino(8), None);
+        assert_eq!(later.take_due(at(998)), Some(Ino(9)));
+        assert_eq!(later.take_due(at(998)), None);
+        assert_eq!(later.take_due(at(999)), Some(Ino(7)));
+        assert!(later.by_time.is_empty() && later.times.is_empty());
     }
 }

@@ -47,6 +47,7 @@ struct State {
 
 /// A file that is waited for.
 struct File {
+    /// Since when it is its turn: since it is waited for, or an attempt came to nothing.
     since: Instant,
     waiting: Vec<Waiting>,
     /// Why an attempt to fetch it has failed.
@@ -121,7 +122,7 @@ impl Awaited {
         }
     }
 
-    /// The file that is waited for longest, of those that are `wanted`.
+    /// The file whose turn it is longest, of those that are `wanted`.
     pub fn next(&self, wanted: impl Fn(Ino) -> bool) -> Option<Ino> {
         let state = self.state.lock();
         let files = state.files.iter().filter(|(ino, _)| wanted(**ino));
@@ -150,6 +151,14 @@ impl Awaited {
     pub fn failed_once(&self, ino: Ino, why: &str) {
         if let Some(file) = self.state.lock().files.get_mut(&ino) {
             file.failed = Some(why.to_owned());
+        }
+    }
+
+    /// An attempt to fetch a file came to nothing. All others have their turn before it is tried again: nobody waits
+    /// for what another cannot get.
+    pub fn put_last(&self, ino: Ino) {
+        if let Some(file) = self.state.lock().files.get_mut(&ino) {
+            file.since = Instant::now();
         }
     }
 
@@ -250,6 +259,27 @@ mod tests {
         assert_eq!(wait(&awaited, caller(1), 7).recv(), Ok(0), "it came before it was waited for");
         awaited.end();
         assert_eq!(wait(&awaited, caller(1), 7).recv(), Ok(libc::EIO));
+    }
+
+    /// Proves E21.
+    #[test]
+    fn one_that_fails_again_and_again_holds_up_no_other() {
+        let awaited = Awaited::of(Duration::from_secs(3600), |_| true);
+        let _hear = [7, 8, 9].map(|ino| wait(&awaited, caller(1), ino));
+        let turns = |n: usize| {
+            let turn = |_| {
+                let ino = awaited.next(|_| true).unwrap();
+                awaited.put_last(ino);
+                awaited.failed_once(ino, "403 Forbidden");
+                ino.0
+            };
+            (0..n).map(turn).collect::<Vec<u64>>()
+        };
+        assert_eq!(turns(6), [7, 8, 9, 7, 8, 9]);
+        // Others who wait for one that fails do not give it another one's turn.
+        assert_eq!(turns(1), [7]);
+        let _more = wait(&awaited, caller(2), 7);
+        assert_eq!(turns(3), [8, 9, 7]);
     }
 
     /// Proves E21.
