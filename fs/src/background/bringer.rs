@@ -23,7 +23,7 @@ use crate::store::host;
 use crate::workers::Workers;
 
 use super::checksums::{bad_runs, checksums};
-use super::mover::{Switch, busy, give_copy, make_room, own_segment, wait_until_unused};
+use super::mover::{Made, Switch, busy, give_copy, make_room, own_segment, wait_until_unused};
 use super::task::guarded;
 
 /// So many files are on their way, and so many more that somebody waits for.
@@ -278,16 +278,15 @@ impl Bringer {
         let from = wait_until_unused(files, &mut file, RELEASES).map_err(by_fault)?;
         let from = from.filter(|from| matches!(store.segments().gone(*from), Some(Gone::Away { .. })));
         let from = from.ok_or(Failed::Disturbed)?;
-        let recorded = {
+        let size = {
             let view = store.view();
             let object = view.object(ino).filter(|object| object.names() > 0).ok_or(Failed::Disturbed)?;
             if !object.chain().is_some_and(FileChain::is_sealed) {
                 let what = "it is away and not all of it has checksums, so that nobody can know its bytes";
                 return Err(Failed::ForGood(Fault::warn(libc::EIO, what)));
             }
-            (object.size(), object.attributes.clone())
+            object.size()
         };
-        let (size, attributes) = recorded;
         let copy = files.new_segment(PM, Some(from)).map_err(by_fault)?.segment;
         let once = Cell::new(None);
         let make = |undisturbed: &dyn Fn() -> bool| {
@@ -308,10 +307,12 @@ impl Bringer {
             }
             self.check(ino, copy, size, &|| undisturbed() && !self.state.lock().stopped)?;
             let target = store.segments().open(copy, libc::O_RDONLY).host("opening a segment")?;
-            host::set_times(&target, Some(attributes.atime), Some(attributes.mtime))
-                .host("setting a segment's times")?;
+            // As they are now: fetching it takes long, and nothing is disturbed by who gives it other times.
+            let times = store.view().object(ino).map(|object| (object.attributes.atime, object.attributes.mtime));
+            let (atime, mtime) = times.ok_or(busy("it was removed meanwhile"))?;
+            host::set_times(&target, Some(atime), Some(mtime)).host("setting a segment's times")?;
             store.segments().sync_copy(copy, None).host("syncing a segment")?;
-            Ok(size)
+            Ok(Made { size, mtime })
         };
         let given = give_copy(files, file, &Switch { from, copy, whole: true, rests: false, make: &make });
         match (given, once.take()) {

@@ -22,7 +22,8 @@ use crate::store::{Scrub, Store};
 
 use super::checksums::{Checksum, bad_runs, checksums};
 use super::mover::{
-    Copied, Mover, Switch, busy, cannot_be_synced, give_copy, make_copy, make_room, own_segment, wait_until_unused,
+    Copied, Made, Mover, Switch, busy, cannot_be_synced, give_copy, make_copy, make_room, own_segment,
+    wait_until_unused,
 };
 use super::moves::Gift;
 use super::seal::{Outcome, seal_file};
@@ -152,12 +153,12 @@ fn make_mended(
     sealed: &Sealed,
     undisturbed: &dyn Fn() -> bool,
     report: &dyn Fn(u64, u64),
-) -> Result<u64> {
+) -> Result<Made> {
     let store = files.store();
     // Held until they are there.
     let target = store.segments().open(copied.copy, libc::O_RDWR).host("opening a segment")?;
     let _room = make_room(files, copied.ino, &target, sealed.size)?;
-    let size = make_copy(store, copied, undisturbed, report)?;
+    let made = make_copy(store, copied, undisturbed, report)?;
     // As they are on the disk, whatever was handed to it.
     let bad = bad_runs(&open(store, copied.copy).host("opening a segment")?, &sealed.checksums, undisturbed);
     if let Some(bad) = bad.first() {
@@ -165,7 +166,7 @@ fn make_mended(
         return Err(Fault { level: Level::Info, ..Fault::warn(libc::EINVAL, what) });
     }
     match undisturbed() {
-        true => Ok(size),
+        true => Ok(made),
         false => Err(busy("it was opened meanwhile")),
     }
 }

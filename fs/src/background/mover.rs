@@ -13,7 +13,7 @@ use log::Level;
 use parking_lot::Mutex;
 use tensorfs_layout::log::{Attributes, Record, Transaction};
 use tensorfs_layout::pool::Pool;
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::caller::Caller;
 use crate::error::{Error, Fault, Host, Result};
@@ -279,8 +279,17 @@ pub(super) struct Switch<'a> {
     pub whole: bool,
     /// Some of them are what the old one has.
     pub rests: bool,
-    /// Puts them there, as long as the file is undisturbed, and says how many there are.
-    pub make: &'a dyn Fn(&dyn Fn() -> bool) -> Result<u64>,
+    /// Puts them there, as long as the file is undisturbed.
+    pub make: &'a dyn Fn(&dyn Fn() -> bool) -> Result<Made>,
+}
+
+/// A new segment that has its bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Made {
+    /// So many of them.
+    pub size: u64,
+    /// The file's, as the segment has it.
+    pub mtime: Timestamp,
 }
 
 /// Makes a new segment, and that the file's own. If it fails, the file has what it had.
@@ -310,12 +319,16 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Resu
     let quiet = file.read_quietly(());
     let made = catch_unwind(AssertUnwindSafe(|| make(&|| quiet.is_undisturbed())));
     let (mut file, (), _) = quiet.end();
-    let size = made.map_err(|_| Fault::warn(libc::EIO, "copying it panicked"))??;
+    let Made { size, mtime } = made.map_err(|_| Fault::warn(libc::EIO, "copying it panicked"))??;
     if wait_until_unused(files, &mut file, RELEASES)? != Some(from) || file.writes_begun() != begun {
         return Err(written_meanwhile());
     }
     if rests && store.segments().failed(from) {
         return Err(cannot_be_synced());
+    }
+    // Where the segment has others than are recorded, recovery could take it for written since.
+    if store.view().object(ino).is_none_or(|object| object.attributes.mtime != mtime) {
+        return Err(busy("it was given other times meanwhile"));
     }
     store.descriptors().forget(from);
     if !store.pool().switch_to_copy(ino, (from, copy), size, whole)? {
@@ -344,13 +357,13 @@ pub(super) struct Copied<'a> {
     pub recorded: &'a Attributes,
 }
 
-/// Makes a durable copy, as long as the file is `undisturbed`. Returns its size.
+/// Makes a durable copy, as long as the file is `undisturbed`.
 pub(super) fn make_copy(
     store: &Store,
     copied: &Copied<'_>,
     undisturbed: &dyn Fn() -> bool,
     report: &dyn Fn(u64, u64),
-) -> Result<u64> {
+) -> Result<Made> {
     let Copied { ino, from, others, copy, size, recorded } = *copied;
     let segments = store.segments();
     store.pool().announce_copy(ino, copy)?;
@@ -380,7 +393,7 @@ pub(super) fn make_copy(
     }
     host::set_times(&target, Some(recorded.atime), Some(recorded.mtime)).host("setting a segment's times")?;
     segments.sync_copy(copy, None).host("syncing a copy")?;
-    Ok(size)
+    Ok(Made { size, mtime: recorded.mtime })
 }
 
 /// Waits a moment for a file's last handles to go. The segment that it has then.
@@ -445,6 +458,48 @@ mod tests {
     use crate::testing::Direct;
 
     use super::*;
+
+    /// Proves M6.
+    #[test]
+    fn times_that_are_given_while_a_file_is_moved_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        Pool::create(&path, &CreateOptions::default()).unwrap();
+        let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
+        let ino = {
+            let direct = Direct::new(pool.clone(), Durability::Fsync);
+            let (ino, handle) = direct.create(ROOT, "file", libc::S_IFREG | 0o600).unwrap();
+            direct.write(handle, 0, b"bytes").unwrap();
+            direct.close(handle).unwrap();
+            ino
+        };
+        let store = Arc::new(Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024));
+        let files = Files::new(store.clone());
+        let recorded = pool.view().object(ino).unwrap().attributes.clone();
+        let from = recorded.segment.unwrap();
+        let give = |mtime: Option<Timestamp>| {
+            let copy = files.new_segment(0, Some(from)).unwrap().segment;
+            let make = |undisturbed: &dyn Fn() -> bool| {
+                let copied = Copied { ino, from, others: None, copy, size: None, recorded: &recorded };
+                let made = make_copy(&store, &copied, undisturbed, &|_, _| {})?;
+                if let Some(mtime) = mtime {
+                    let attributes = Attributes { mtime, ..recorded.clone() };
+                    pool.edit().store(Transaction::new(0).with(Record::Attributes { ino, attributes }))?;
+                }
+                Ok(made)
+            };
+            let switch = Switch { from, copy, whole: false, rests: true, make: &make };
+            let node = files.node(ino);
+            give_copy(&files, files.lock(&node), &switch).map(|()| copy).map_err(|fault| fault.errno)
+        };
+        let older = Timestamp { sec: 1_000_000_000, nsec: 0 };
+        assert_eq!(give(Some(older)), Err(libc::EBUSY));
+        assert_eq!(own_segment(&store, ino), Some(from));
+        pool.edit().store(Transaction::new(0).with(Record::Attributes { ino, attributes: recorded.clone() })).unwrap();
+        let copy = give(None).unwrap();
+        assert_eq!(own_segment(&store, ino), Some(copy));
+        pool.close().unwrap();
+    }
 
     /// Proves B10.
     #[test]
