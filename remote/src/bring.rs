@@ -5,12 +5,16 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::unistd::geteuid;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstat;
+use nix::unistd::{Whence, geteuid, lseek};
 use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +30,7 @@ use crate::repository::{Content, Hash, Newest, Repository};
 /// So many threads fetch whatever is next, and so many what somebody waits for.
 const THREADS: usize = 2;
 const THREADS_WAITED_FOR: usize = 2;
-/// So long a mount is waited for.
+/// So long a mount is waited for, and as long as whoever is to serve it lives.
 const MOUNTED: Duration = Duration::from_secs(120);
 /// How often it is asked for the next file where there is none: by who fetches what is waited for, and by others.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
@@ -73,6 +77,12 @@ struct Mount {
 /// # Errors
 /// What the pool says of its remote is not to be believed, or cannot be read.
 pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
+    // Whatever has the pool's path later: owner, note and segments are those of this directory.
+    let opened = File::open(pool).map_err(|source| {
+        let path = pool.display().to_string();
+        Error::Host { path, what: "open", source }
+    })?;
+    let pool = &*PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let mount = Mount {
         at: at.to_owned(),
         to: ToBring::of(pool)?,
@@ -127,7 +137,7 @@ impl Mount {
         // Of no file, so that nothing comes of it.
         let request = Bring::Coming { ino: Ino(0), segment: SegmentId(0), bytes: 0 };
         while File::open(&self.at).and_then(|at| bring(&at, &request)).is_err() {
-            if begun.elapsed() > patience {
+            if begun.elapsed() > patience && (patience.is_zero() || !is_to_come()) {
                 return false;
             }
             thread::sleep(Duration::from_millis(50));
@@ -137,12 +147,18 @@ impl Mount {
 
     /// Nothing of the mount is held open meanwhile, so that it can be unmounted.
     fn ask(&self, request: &Bring) -> std::result::Result<BringReply, Stop> {
+        let begun = Instant::now();
         loop {
             return match File::open(&self.at).and_then(|at| bring(&at, request)) {
                 Ok(reply) => Ok(reply),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // Too many files are open, or the like.
                 Err(error) if [Some(libc::EMFILE), Some(libc::ENFILE), Some(libc::ENOMEM)].contains(&os(&error)) => {
+                    thread::sleep(AFTER_FAILURE);
+                    continue;
+                }
+                // That one request was not answered does not say that none will be.
+                Err(error) if os(&error) == Some(libc::EIO) && begun.elapsed() < MOUNTED => {
                     thread::sleep(AFTER_FAILURE);
                     continue;
                 }
@@ -222,6 +238,7 @@ impl Mount {
         let content = content.ok_or_else(|| ("its remote has no such file".to_owned(), true))?;
         let file = self.to.open(segment).map_err(|error| (format!("its segment: {error}"), false))?;
         let file = File::from(file);
+        check_new(&file, size).map_err(|error| (format!("its segment: {error}"), false))?;
         let (mut told, mut bytes) = (Instant::now(), 0);
         let each = |len| {
             bytes += len;
@@ -275,6 +292,25 @@ impl Mount {
     }
 }
 
+/// True if standard input is a pipe that somebody has open yet: who has started this one, and is to serve the mount.
+fn is_to_come() -> bool {
+    let stdin = io::stdin();
+    let is_pipe = fstat(&stdin).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFIFO);
+    let mut polled = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+    is_pipe && poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found == 0)
+}
+
+/// That nothing is in a segment yet. Whoever says which one it is need not be the server of this pool.
+fn check_new(segment: &File, size: u64) -> io::Result<()> {
+    let found = segment.metadata()?;
+    // Attributes may take a block.
+    let is_hole = || found.blocks() == 0 || lseek(segment, 0, Whence::SeekData) == Err(Errno::ENXIO);
+    if found.is_file() && found.len() == size && is_hole() {
+        return Ok(());
+    }
+    Err(io::Error::other("it is not one that the server has just made"))
+}
+
 fn os(error: &io::Error) -> Option<i32> {
     error.raw_os_error().filter(|errno| *errno != Errno::UnknownErrno as i32)
 }
@@ -287,4 +323,21 @@ fn opened(from: &From) -> Result<(Repository, Newest)> {
         return Err(Error::damaged(repository.place().shown(), what));
     }
     Ok((repository, newest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_bytes_is_not_written() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = File::create(scratch.path().join("segment")).unwrap();
+        file.set_len(1 << 20).unwrap();
+        assert!(check_new(&file, 1 << 20).is_ok());
+        assert!(check_new(&file, 1 << 21).is_err());
+        std::os::unix::fs::FileExt::write_all_at(&file, b"bytes", 0).unwrap();
+        assert!(check_new(&file, 1 << 20).is_err());
+        assert!(check_new(&File::open("/dev/null").unwrap(), 0).is_err());
+    }
 }
