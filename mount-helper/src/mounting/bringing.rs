@@ -60,7 +60,8 @@ pub fn start(
     Ok(())
 }
 
-/// Nothing but the standard descriptors is handed on: who has `/dev/fuse` open keeps a mount alive whose server is gone.
+/// Nothing but the standard descriptors is handed on: who has `/dev/fuse` open keeps a mount alive whose server is
+/// gone.
 fn leave_all() -> io::Result<()> {
     // SAFETY: the call takes integers. What is open stays so until a program is executed.
     if unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) } == 0 {
