@@ -180,7 +180,8 @@ fn a_mount_from_a_remote_has_the_tree_at_once_and_then_the_bytes(setup: Setup) {
         serde_json::from_str::<Value>(&told).unwrap()
     };
     wait_until("all files", || away(&info()) == Some(0));
-    assert_eq!(info()["counters"]["brought"], 9);
+    // It is counted behind that.
+    wait_until("nine files were brought", || info()["counters"]["brought"] == 9);
     assert_eq!((state(&at.join("three")), state(&at.join("run/1"))), ("sealed".into(), "sealed".into()));
     assert_eq!(seen(&at), expected);
     let mut whole = vec![0; 20 << 20];
