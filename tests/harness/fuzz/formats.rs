@@ -22,6 +22,7 @@ pub fn any(bytes: &[u8]) {
         if tensors.len() < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     assert!(found.end <= bytes.len() as u64 && found.error.is_none());
+    assert!(found.bad_frames <= found.frames && found.frames <= bytes.len() as u64, "{found:?}");
     let _ = resume(&bytes, bytes.len() as u64 / 2, &mut |_| ControlFlow::Continue(()));
     for tensor in tensors.iter().take(READ) {
         let (offset, len) = tensor.range();

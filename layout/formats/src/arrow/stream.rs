@@ -119,9 +119,8 @@ fn message(bytes: &[u8], schema: &Schema, body: u64, size: u64, out: &mut Out<'_
             if out.found.tensors as usize + schema.columns.len() > TENSORS_MAX {
                 return short(format!("an Arrow stream of more than {TENSORS_MAX} columns in batches"));
             }
-            let number = out.found.frames as usize;
+            columns(batch, schema, (body, len), out.found.frames as usize, out)?;
             out.found.frames += 1;
-            columns(batch, schema, (body, len), number, out)?;
         }
         _ => return malformed("a message that is no batch"),
     }
@@ -144,6 +143,7 @@ fn cut(out: &mut Out<'_, '_>) -> Result<()> {
 
 /// What is in front of it is listed, and the stream is not whole.
 fn wrong(out: &mut Out<'_, '_>, why: impl Into<std::borrow::Cow<'static, str>>) -> Result<()> {
+    out.found.frames += 1;
     out.found.bad_frames += 1;
     malformed(why)
 }
