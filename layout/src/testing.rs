@@ -1,5 +1,6 @@
 //! For tests of this and other crates: what a real bad day does to a pool, done on purpose.
 
+pub use crate::medium::anew::{LARGEST_BLOCK, write_anew};
 pub use crate::medium::cacheline::lines as cache_lines;
 pub use crate::medium::dax::Memory;
 use std::path::Path;

@@ -5,11 +5,14 @@
 //! gets one must not try again and believe the second answer (rule 9 of docs/FORMAT.md).
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
+
+use crate::medium::anew::write_anew;
 
 /// `RAMFS_MAGIC` of linux/magic.h.
 const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
@@ -67,6 +70,10 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// Has the host begin to write a segment's bytes, and finish that if it is to `wait`. No sync, but what fails is
     /// told here, and the sync may then not hear of it.
     fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()>;
+    /// Writes the first bytes of a segment where the host has failed to: its sync counts once more.
+    fn write_anew(&self, segment: &File, bytes: &[u8]) -> io::Result<()> {
+        write_anew(segment, bytes)
+    }
     /// Makes a directory's entries durable.
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()>;
     /// Makes everything on the host filesystem that `directory` is on durable.

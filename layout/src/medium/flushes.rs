@@ -1,5 +1,6 @@
 //! How often a pool made its host flush: what durability costs is counted before it is timed.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -103,6 +104,9 @@ impl Medium for Counted {
     }
     fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
         self.medium.write_out(segment, wait)
+    }
+    fn write_anew(&self, segment: &File, bytes: &[u8]) -> io::Result<()> {
+        self.medium.write_anew(segment, bytes)
     }
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         count(&self.counters.directories);

@@ -3,6 +3,7 @@
 //! At the bottom of the tower: it knows files of the host, and nothing of what a pool keeps in them.
 
 mod acting;
+pub(crate) mod anew;
 pub(crate) mod boot;
 pub(crate) mod boot_note;
 pub(crate) mod cacheline;

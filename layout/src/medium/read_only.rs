@@ -42,6 +42,9 @@ impl Medium for ReadOnly {
     fn write_out(&self, _segment: std::os::fd::BorrowedFd<'_>, _wait: bool) -> std::io::Result<()> {
         Ok(())
     }
+    fn write_anew(&self, _segment: &std::fs::File, _bytes: &[u8]) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+    }
     fn sync_directory(&self, _directory: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::medium::domain::Medium;
 use crate::parallel::overlapping;
 use crate::segment::home::{Home, shard};
 use crate::segment::host_errors::Mark;
-use crate::segment::lost::{has_hole, holds, is_written, lost_in, lost_in_copy, write_anew};
+use crate::segment::lost::{has_hole, holds, is_written, lost_in, lost_in_copy};
 use crate::segment::segments::Segments;
 use crate::segment::tracking::Due;
 use crate::segment::unsynced::{Grown, Tracked};
@@ -199,7 +199,7 @@ impl Segments {
     pub fn put_back(&self, id: SegmentId, value: &[u8]) -> io::Result<()> {
         let written = |fd: OwnedFd| {
             let file = File::from(fd);
-            write_anew(&file, value)?;
+            self.medium.write_anew(&file, value)?;
             self.medium.sync_segment(file.as_fd())
         };
         // The next sync of what the host has not taken would succeed.

@@ -39,6 +39,10 @@ pub enum Call {
     Punch(u8, u64, u64),
     /// `fallocate` to zero a range.
     Zero(u8, u64, u64),
+    /// `fallocate` of a range, which leaves the size as it is.
+    Reserve(u8, u64, u64),
+    /// `fallocate` of so many bytes behind the end, which become part of the file.
+    Extend(u8, u64),
     /// `chmod`.
     Chmod(&'static str, u32),
     /// `chown`.

@@ -172,6 +172,35 @@ pub const OPERATIONS: &[(&str, &[Call])] = &[
     ("grow-open-change", &[Call::Open(7, "/b"), Call::Append(7, 300), Call::SealOpen("/b"), Call::Write(7, 20, 900)]),
     ("grow-named", &[Call::Create(8, "/k"), Call::Write(8, 0, 600), Call::Link("/k", "/e/k"), Call::Append(8, 200)]),
     ("grow-cut", &[Call::Seal("/g"), Call::Truncate("/g", 3100)]),
+    ("reserve", &[Call::Open(1, "/b"), Call::Reserve(1, 0, 9000), Call::Append(1, 700), Call::Close(1)]),
+    (
+        "reserve-fsync",
+        &[
+            Call::Create(1, "/e/q"),
+            Call::Reserve(1, 0, 5000),
+            Call::Write(1, 0, 900),
+            Call::Fsync(1),
+            Call::Append(1, 600),
+            Call::Fsync(1),
+            Call::Close(1),
+        ],
+    ),
+    (
+        "reserve-sealed",
+        &[
+            Call::Seal("/b"),
+            Call::Open(1, "/b"),
+            Call::Reserve(1, 1300, 6000),
+            Call::Append(1, 300),
+            Call::Fsync(1),
+            Call::Close(1),
+        ],
+    ),
+    ("reserve-open", &[Call::Create(9, "/w"), Call::Reserve(9, 0, 8192), Call::Write(9, 0, 800), Call::SealOpen("/w")]),
+    (
+        "extend-fsync",
+        &[Call::Open(1, "/b"), Call::Extend(1, 1500), Call::Fsync(1), Call::Append(1, 200), Call::Close(1)],
+    ),
     ("close-5", &[Call::Close(5)]),
     ("close-2", &[Call::Close(2)]),
     ("close-3", &[Call::Close(3)]),
@@ -573,6 +602,16 @@ impl Run {
                     model.zero(ino.0, offset, len);
                 }
                 (got != Err(libc::EOPNOTSUPP), got, false)
+            }
+            Call::Reserve(slot, offset, len) => {
+                let Some((_, handle)) = handles.get(&slot).copied() else { return skipped };
+                (true, direct.fallocate(handle, offset, len, libc::FALLOC_FL_KEEP_SIZE), false)
+            }
+            Call::Extend(slot, len) => {
+                let Some((ino, handle)) = handles.get(&slot).copied() else { return skipped };
+                let got = direct.fallocate(handle, model.size(ino.0), len, 0);
+                model.extend(ino.0, len);
+                (true, got, false)
             }
             Call::Chmod(path, mode) => {
                 let Some(ino) = model.lookup(path) else { return skipped };

@@ -65,6 +65,9 @@ pub enum Event {
     Name(String, String, Option<Node>),
     /// Bytes were stored in a file.
     Write(FileId, u64, Vec<u8>),
+    /// The first bytes of a file, as many as these, were dropped and written again as they are seen now. No kill comes
+    /// between the two.
+    Rewrite(FileId, usize),
     /// A file's size changed.
     Size(FileId, u64),
     /// A file was synced, or that failed.
@@ -138,6 +141,13 @@ impl Disk {
                 self.names.entry((dir.clone(), name.clone())).or_insert_with(|| Cell::new(None)).set(*node);
             }
             Event::Write(id, offset, bytes) => self.file(*id).store(*offset as usize, bytes),
+            Event::Rewrite(id, len) => {
+                let file = self.file(*id);
+                let mut bytes = file.bytes();
+                bytes.truncate(*len);
+                file.store(0, &vec![0; bytes.len()]);
+                file.store(0, &bytes);
+            }
             Event::Size(id, len) => self.file(*id).set_len(*len),
             Event::SyncFile(id, true) => self.file(*id).sync(),
             Event::SyncFile(id, false) => self.file(*id).fail(),
@@ -264,4 +274,26 @@ fn choose_blob(blob: &Blob, choices: &mut impl Iterator<Item = Choice>) -> Blob 
     let len = version(choices.next());
     let mut units = units.into_iter();
     blob.after_power_loss(|_| units.next().unwrap_or(Choice::Whole(0)), len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_written_again_as_they_were_are_synced() {
+        let mut disk = Disk::new(Kind::Cached, &[]);
+        let id = FileId(1);
+        let settled = |disk: &Disk| disk.files[&id].axes().all(|versions| versions == 1);
+        let written = [Event::NewFile(id), Event::Size(id, 700), Event::Write(id, 0, vec![1; 512])];
+        written.iter().for_each(|event| disk.apply(event));
+        disk.apply(&Event::SyncFile(id, false));
+        disk.apply(&Event::SyncFile(id, true));
+        assert!(!settled(&disk), "the host calls them clean");
+        disk.apply(&Event::Rewrite(id, 64 << 10));
+        assert!(!settled(&disk));
+        disk.apply(&Event::SyncFile(id, true));
+        assert!(settled(&disk));
+        assert_eq!(disk.files[&id].bytes(), [[1; 512].as_slice(), &[0; 188]].concat());
+    }
 }

@@ -4,15 +4,16 @@
 //! code, so that the stores, write-backs and fences are those that a real pool makes, in their order.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorfs_layout::medium::{Domain, Medium};
-use tensorfs_layout::testing::{Memory, dax_medium};
+use tensorfs_layout::testing::{LARGEST_BLOCK, Memory, dax_medium, write_anew};
 
 use crate::disk::{Disk, Event, FileId, Kind};
 use crate::observer::Observer;
@@ -215,6 +216,18 @@ impl Medium for Cached {
         // Makes nothing durable, and fails where the sync that follows does.
         Ok(())
     }
+    fn write_anew(&self, segment: &File, bytes: &[u8]) -> io::Result<()> {
+        let number = number(segment.as_fd())?;
+        let mut inner = self.0.0.lock();
+        inner.look()?;
+        write_anew(segment, bytes)?;
+        inner.look()?;
+        // Looking would not find bytes that are what they were.
+        if let Some(id) = inner.observer.as_ref().and_then(|observer| observer.file(number)) {
+            inner.happen(Event::Rewrite(id, bytes.len().next_multiple_of(LARGEST_BLOCK)));
+        }
+        Ok(())
+    }
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         let number = number(directory)?;
         let mut inner = self.0.0.lock();
@@ -303,6 +316,9 @@ impl Medium for Dax {
     }
     fn write_out(&self, segment: BorrowedFd<'_>, wait: bool) -> io::Result<()> {
         self.host.write_out(segment, wait)
+    }
+    fn write_anew(&self, segment: &File, bytes: &[u8]) -> io::Result<()> {
+        self.host.write_anew(segment, bytes)
     }
     fn sync_directory(&self, directory: BorrowedFd<'_>) -> io::Result<()> {
         self.host.sync_directory(directory)

@@ -301,6 +301,11 @@ impl Model {
         }
     }
 
+    /// So many zeroes come behind the file's end.
+    pub fn extend(&mut self, ino: u64, len: u64) {
+        self.put(ino, self.size(ino), vec![0; len as usize].into());
+    }
+
     /// The file's records are brought up to date.
     pub fn learn(&mut self, ino: u64, switch: bool) {
         if !self.is_named(ino) {

@@ -12,13 +12,13 @@ use crate::log::record::{Attributes, Record};
 use crate::log::shutdown::Shutdown;
 use crate::log::superblock::PoolState;
 use crate::log::transaction::Transaction;
+use crate::medium::domain::Medium;
 use crate::pool::opened::Pool;
 use crate::pool::recover::look::{Look, is_sealed};
 use crate::pool::recover::store::store;
 use crate::pool::recover::tiers::Tiers;
 use crate::pool::recovery::{OpenSegment, Recovery};
 use crate::segment::host_errors::is_of_segment;
-use crate::segment::lost::write_anew;
 use crate::segment::note::{Note, Reason};
 use crate::segment::stat::SegmentStat;
 use crate::time::Timestamp;
@@ -467,7 +467,7 @@ impl<'a> Settler<'a> {
             if mixed {
                 self.cut(segment, len).map_err(at("truncate"))?;
             }
-            let written = if failed { write_anew(&file, bytes) } else { file.write_all_at(bytes, 0) };
+            let written = if failed { self.pool.medium.write_anew(&file, bytes) } else { file.write_all_at(bytes, 0) };
             written.map_err(at("write what the log has of"))?;
             // That they were written now is nobody's business.
             let time = |time: Timestamp| nix::sys::time::TimeSpec::new(time.sec, time.nsec.into());
