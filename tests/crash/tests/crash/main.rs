@@ -1,4 +1,4 @@
-//! Crashes: every operation alone, every ordered pair, triples, and what the log does by itself.
+//! Crashes: every operation alone, ordered pairs, triples, and what the log does by itself.
 //!
 //! By default a seeded part of all images is tried. `TENSORFS_CRASH_IMAGES=N` makes a campaign; `TENSORFS_CRASH_CASE`
 //! has one case tried thoroughly, as a failure prints it. docs/RELIABILITY.md says more.

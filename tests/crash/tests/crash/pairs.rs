@@ -1,17 +1,22 @@
-//! Every ordered pair of operations: each on one of the media in turn. A campaign tries each on all.
+//! Ordered pairs of operations: each on one of the media in turn. A campaign tries all of them, each on all.
 
 use tensorfs_crash::case::{Base, OPERATIONS};
 
-use crate::campaign::{MOUNTS, USUAL, case, run};
+use crate::campaign::{MOUNTS, USUAL, case, run, seed};
+
+/// The suite tries one pair in so many: which, the seed says.
+const SHARE: usize = 3;
 
 #[test]
-fn every_ordered_pair() {
+fn a_share_of_the_ordered_pairs() {
     let mut cases = Vec::new();
     for (i, (first, _)) in OPERATIONS.iter().enumerate() {
         for (j, (second, _)) in OPERATIONS.iter().enumerate() {
-            let (kind, close_commits) = MOUNTS[(i + j) % 2];
-            cases.push(case(kind, close_commits, Base::Tree, vec![*first, *second]));
+            if (i + 2 * j + seed() as usize) % SHARE == 0 {
+                let (kind, close_commits) = MOUNTS[(i + j) % 2];
+                cases.push(case(kind, close_commits, Base::Tree, vec![*first, *second]));
+            }
         }
     }
-    run("every ordered pair", cases, USUAL);
+    run("a share of the ordered pairs", cases, USUAL);
 }
