@@ -71,6 +71,8 @@ pub enum Request {
         /// False to ask only what came of it.
         begin: bool,
     },
+    /// Which files are damaged, as far as the server knows: some of those behind this one.
+    Damaged(Ino),
 }
 
 /// Where the rest of a file's records begins. The default is the beginning.
@@ -114,6 +116,20 @@ pub enum Reply {
     Moving(Moving),
     /// To [`Request::HostSize`]; nothing unless the file is sealed.
     HostSize(Option<u64>),
+    /// To [`Request::Damaged`]: the pool's uuid, and some of the files, in the order of their numbers. If there are
+    /// none, those before are all.
+    Damaged(String, Vec<Damaged>),
+}
+
+/// A file that can be mended, if somebody has its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damaged {
+    /// The file.
+    pub ino: Ino,
+    /// Its path from the root of the mount on.
+    pub path: Vec<u8>,
+    /// What is wrong with it: another text if that has changed.
+    pub what: String,
 }
 
 /// Why a file is not mended that needs it no more: whoever began it anew with another server hears this if the one

@@ -400,6 +400,9 @@ pub struct Scrub {
     /// Mend what is found damaged with the pool's second copy (tensorfs remote)
     #[arg(long)]
     pub mend: bool,
+    /// Read nothing, and list in JSON what can be mended of what is known to be damaged
+    #[arg(long, hide = true)]
+    pub known: bool,
     /// Print JSON, as check does
     #[arg(long)]
     pub json: bool,
@@ -529,6 +532,9 @@ pub struct Verify {
     /// Mend damaged files of a mount with its second copy (tensorfs remote)
     #[arg(long)]
     pub mend: bool,
+    /// The file has this number, and is known to be damaged: it is mended, and not read before
+    #[arg(long, hide = true, requires = "mend", value_name = "NUMBER")]
+    pub known: Option<u64>,
     /// Say also which files are whole
     #[arg(short, long)]
     pub all: bool,

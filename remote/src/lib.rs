@@ -9,6 +9,7 @@
 //!
 //! * [`commands`]: what is asked for on the command line;
 //! * [`restore`], [`check`]: what is done with a repository;
+//! * [`heal`]: damage of a mounted pool, mended with what a repository has;
 //! * [`bring`]: the files of a mount whose bytes are in one yet;
 //! * [`carry`]: from a pool to its remote;
 //! * [`gc`]: removing from a repository what nobody needs;
@@ -25,6 +26,7 @@ pub mod crypt;
 mod error;
 pub mod fetch;
 pub mod gc;
+pub mod heal;
 pub mod place;
 pub mod repository;
 pub mod restore;

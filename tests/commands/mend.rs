@@ -225,7 +225,7 @@ fn a_file_whose_segment_is_gone_is_mended(setup: Setup) {
     mount.umount();
     fs::remove_file(segment).unwrap();
     mount.mount();
-    assert_eq!(mount.tensorfs(["verify", text(mount.path())]).status.code(), Some(1));
+    assert_eq!(mount.tensorfs(["verify", text(mount.path())]).status.code(), Some(4));
     let (status, said) = lines(&mount, &["verify", "--mend", "--json"], mount.path());
     assert_eq!((status, mended(&said).len()), (Some(0), 1), "{said:?}");
     assert!(fs::read(mount.at("f")).unwrap() == bytes);

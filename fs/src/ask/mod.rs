@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::content::Content;
 use crate::error::{Fault, Result};
 use crate::file::Files;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Reply, Request, SIZE};
 
 /// Answers programs.
 pub(crate) struct Answers {
@@ -37,6 +37,10 @@ impl Answers {
             Request::Mend { ino, with, begin } => Reply::Moving(self.mover.ask_for_mend(caller, ino, with, begin)?),
             _ if !caller.is_trusted() => return Err(Fault::new(libc::EPERM)),
             Request::Seal { ino, begin, again } => Reply::Sealing(ask_for_seal(&self.files, ino, begin, again)?),
+            Request::Damaged(behind) => Reply::Damaged(
+                self.files.store().pool().superblock().uuid_text(),
+                self.files.store().damaged_behind(behind, SIZE / 2),
+            ),
             Request::Start(work) => Reply::Started(self.jobs.start(work)?),
             Request::Poll { job, at } => Reply::Output(self.jobs.poll(job, at)?),
             Request::Cancel { job } => {

@@ -1,5 +1,7 @@
 //! Giving a file that is about to be used its segment.
 
+use std::io::ErrorKind;
+
 use log::Level;
 use tensorfs_layout::log::{Attributes, Record, Shutdown, Transaction};
 use tensorfs_layout::segment::Gone;
@@ -65,6 +67,7 @@ impl Locked<'_> {
         self.state.serving = Some(Serving::new(segment));
         if let Err(fault) = self.align(&attributes) {
             self.state.serving = None;
+            self.note_if_missing(segment);
             return Err(fault);
         }
         Ok(segment)
@@ -120,6 +123,17 @@ impl Locked<'_> {
             store.settle_damage(ino, &&[][..], &[missing]);
         }
         Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {what}")) })
+    }
+
+    /// A file whose segment the host has no more is known as damaged from then on.
+    fn note_if_missing(&self, segment: SegmentId) {
+        let (store, ino) = (self.files.store(), self.ino());
+        let is_missing = store.segments().stat(segment).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if is_missing && !store.is_known_damaged(ino) {
+            let size = store.view().object(ino).map_or(0, Object::size);
+            let missing = BadRun::new(0, size, "its segment is not there any more".to_owned());
+            store.settle_damage(ino, &&[][..], &[missing]);
+        }
     }
 
     /// If the bytes of a file that is to be emptied cannot be had, it is a new file from now on.

@@ -2,7 +2,7 @@
 //! and, from one mount to the next, in the pool, and forgotten when the file is written again. It changes nothing about
 //! the file: what can be read is read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -34,6 +34,8 @@ pub(super) struct Damage {
     shown: Mutex<Shown>,
     /// Files that were not sealed as these bytes of what was sealed before are others now.
     unlike: Mutex<HashMap<Ino, (SegmentId, Vec<BadRun>)>>,
+    /// Files that were lost with their tier, and wanted since.
+    wanted: Mutex<BTreeSet<Ino>>,
 }
 
 /// What is shown again and again, and takes long to find out.
@@ -126,6 +128,22 @@ impl Damage {
         let unlike = self.unlike.lock();
         let found = unlike.get(&ino).filter(|(of, _)| *of == segment);
         found.map_or(Vec::new(), |(_, runs)| runs.clone())
+    }
+
+    /// Somebody wants a file that was lost with its tier.
+    pub fn want(&self, ino: Ino) {
+        let mut wanted = self.wanted.lock();
+        if wanted.len() < MOST {
+            wanted.insert(ino);
+        }
+    }
+
+    /// Those of these files that are lost yet, in order.
+    pub fn wanted(&self, is_lost: impl Fn(Ino) -> bool) -> Vec<Ino> {
+        let wanted: Vec<Ino> = self.wanted.lock().iter().copied().collect();
+        let (lost, others): (Vec<Ino>, Vec<Ino>) = wanted.into_iter().partition(|ino| is_lost(*ino));
+        self.wanted.lock().retain(|ino| others.binary_search(ino).is_err());
+        lost
     }
 
     /// Nothing is known to be wrong with a file.

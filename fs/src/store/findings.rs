@@ -1,5 +1,7 @@
 //! What was found damaged is told, and kept in mind for as long as the file is not written again.
 
+use std::collections::BTreeMap;
+
 use tensorfs_formats::Source;
 use tensorfs_layout::check::{Finding, LastScrub, Subject, Unfinished, is_hurt, segment_path};
 use tensorfs_layout::segment::QuarantineEntry;
@@ -7,6 +9,7 @@ use tensorfs_layout::tree::{View, spelled};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::clock;
+use crate::protocol::Damaged;
 
 use super::Store;
 use super::damage::{BadRun, Scrub, Version};
@@ -15,8 +18,10 @@ use super::damage::{BadRun, Scrub, Version};
 const SHOWN: usize = 4096;
 /// Tensors of one run that are named.
 const NAMED: usize = 16;
-/// The longest name of a tensor that is kept, in characters.
+/// The longest name of a tensor that is kept, and the longest reason that is told, in characters.
 const NAME_LEN: usize = 200;
+/// What numbers and lengths take, at most, where a damaged file is told of.
+const PER_FILE: usize = 32;
 
 impl Store {
     /// Says in the log what is wrong with a file, and keeps it in mind; or that nothing is. The caller holds the file's
@@ -120,6 +125,37 @@ impl Store {
             (finding.path, finding.path_bytes) = spelled(path);
         }
         all
+    }
+
+    /// Files that are known to be damaged, or were lost with their tier and wanted since, in the order of their numbers
+    /// from behind one on: the first, and as many more as are told in so many bytes.
+    pub fn damaged_behind(&self, behind: Ino, room: usize) -> Vec<Damaged> {
+        let mut found: BTreeMap<Ino, String> = BTreeMap::new();
+        for finding in self.known_damage() {
+            let (Some(ino), Finding { host_file, offset, what, .. }) = (finding.ino, finding) else { continue };
+            let told = found.entry(ino).or_default();
+            if told.len() < NAME_LEN {
+                *told += &format!("{host_file} {offset:?} {what}; ");
+            }
+        }
+        let view = self.pool.view();
+        for ino in view.damaged().chain(self.pool.unrecorded_failures()) {
+            found.entry(ino).or_insert_with(|| "may have lost bytes".to_owned());
+        }
+        for ino in self.wanted(&view) {
+            found.entry(ino).or_insert_with(|| "was lost with its tier".to_owned());
+        }
+        let (mut told, mut bytes) = (Vec::new(), 0);
+        for (ino, what) in found.into_iter().filter(|(ino, _)| *ino > behind) {
+            let Some(path) = self.path_to_show(&view, ino) else { continue };
+            let what: String = what.chars().take(NAME_LEN).collect();
+            bytes += path.len() + what.len() + PER_FILE;
+            if bytes > room && !told.is_empty() {
+                break;
+            }
+            told.push(Damaged { ino, path, what });
+        }
+        told
     }
 
     /// The last scrub that came to its end.

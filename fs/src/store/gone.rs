@@ -7,6 +7,7 @@ use log::Level;
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::PM;
 use tensorfs_layout::segment::{Gone, TierInfo, TierState};
+use tensorfs_layout::tree::View;
 
 use crate::error::{Fault, Result};
 
@@ -60,6 +61,13 @@ impl Store {
         self.pool.segments().gone(segment)
     }
 
+    /// Files that were lost with their tier, are so yet, and that somebody has wanted.
+    pub fn wanted(&self, view: &View) -> Vec<Ino> {
+        let segment = |ino| view.object(ino)?.attributes.segment;
+        let gone = |ino| self.pool.segments().gone(segment(ino)?);
+        self.damage.wanted(|ino| matches!(gone(ino), Some(Gone::Lost { .. })))
+    }
+
     /// `EIO` for a file whose bytes cannot be had.
     pub fn check_gone(&self, ino: Ino) -> Result<()> {
         match self.gone(ino) {
@@ -67,7 +75,12 @@ impl Store {
             Some(Gone::Away { .. }) if self.view().object(ino).is_none_or(|object| object.names() == 0) => {
                 Err(Fault::stale())
             }
-            Some(gone) => Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {gone}")) }),
+            Some(gone) => {
+                if matches!(gone, Gone::Lost { .. }) {
+                    self.damage.want(ino);
+                }
+                Err(Fault { level: Level::Info, ..Fault::warn(libc::EIO, format!("inode {ino}: {gone}")) })
+            }
             None => Ok(()),
         }
     }

@@ -7,6 +7,8 @@ use nix::unistd::geteuid;
 use serde::Deserialize;
 use tensorfs_layout::pool::carried;
 
+use crate::show::text;
+
 /// What is known of a second copy.
 #[derive(Debug, Deserialize)]
 pub struct SecondCopy {
@@ -20,6 +22,20 @@ pub struct SecondCopy {
     /// Why what it does not need could not be removed.
     #[serde(default)]
     collect_error: Option<String>,
+    /// What came of mending files of the pool.
+    #[serde(default)]
+    healing: Healing,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Healing {
+    unmended: Vec<Unmended>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Unmended {
+    path: String,
+    why: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,8 +64,18 @@ impl SecondCopy {
         format!("{}: {when}", self.settings.url.escape_debug())
     }
 
+    /// What is wrong with it, or of no use.
+    pub fn problems(&self) -> Vec<String> {
+        let unmended = self
+            .healing
+            .unmended
+            .first()
+            .map(|one| text::plain(&format!("its second copy does not mend {}: {}", one.path, one.why)));
+        self.problem().into_iter().chain(unmended).collect()
+    }
+
     /// What keeps it from being as the pool is.
-    pub fn problem(&self) -> Option<String> {
+    fn problem(&self) -> Option<String> {
         let carried = self.error.as_ref().map(|error| ("is not carried on", error));
         let (what, error) = carried.or(self.collect_error.as_ref().map(|error| ("keeps its garbage", error)))?;
         Some(format!("its second copy {what}: {}", error.escape_debug()))

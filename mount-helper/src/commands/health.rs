@@ -101,7 +101,7 @@ fn look(target: &Path) -> Result<Answer, Failure> {
         return Ok(Answer::down(format!("{}: not mounted", target.display())));
     }
     let mut problems = problems(&info);
-    problems.extend(SecondCopy::of(&info.pool, &info.uuid).and_then(|copy| copy.problem()));
+    problems.extend(SecondCopy::of(&info.pool, &info.uuid).iter().flat_map(SecondCopy::problems));
     let health = if problems.is_empty() { Verdict::Serves } else { Verdict::Degraded };
     Ok(Answer { health, problems, last_scrub: info.last_scrub })
 }

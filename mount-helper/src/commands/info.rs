@@ -21,6 +21,6 @@ pub fn run(arguments: &cli::Info) -> Result<ExitCode, Failure> {
         Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
     })?;
     let second = SecondCopy::of(&found.pool, &found.uuid);
-    let second = second.iter().flat_map(|copy| [Some(copy.is_of()), copy.problem()]).flatten().collect::<Vec<_>>();
+    let second: Vec<_> = second.iter().flat_map(|copy| [vec![copy.is_of()], copy.problems()]).flatten().collect();
     output::print(&info::table(&found, &second)).map(|()| code)
 }

@@ -1,13 +1,17 @@
 //! `tensorfs scrub`: reads every sealed file of a mount again, at a pace, and compares it with its checksums.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tensorfs_fs::Work;
+use serde_json::json;
+use tensorfs_fs::{Damaged, Reply, Request, Work};
 use tensorfs_layout::Ino;
 use tensorfs_layout::check::Finding;
 
+use crate::ask::question::{request, unknown};
 use crate::ask::{job, mending};
 use crate::cli::Scrub;
 use crate::commands::status::DAMAGED;
@@ -22,6 +26,9 @@ const INTERRUPTED: u8 = 130;
 /// Runs the command.
 pub fn run(arguments: &Scrub) -> Result<ExitCode, Failure> {
     let target = Target::of(&arguments.target)?;
+    if arguments.known {
+        return known(target.whole()?.mount_point()).map(|()| ExitCode::SUCCESS);
+    }
     // What is damaged is mended where it is, which may be anywhere in the pool.
     let mount = if arguments.mend { target.whole()? } else { target.mount()? };
     let bar = Bar::new(arguments.json);
@@ -45,6 +52,24 @@ pub fn run(arguments: &Scrub) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Lists the files that the server knows to be damaged, a line each.
+fn known(root: &Path) -> Result<(), Failure> {
+    let mut last = Ino(0);
+    loop {
+        let Reply::Damaged(pool, files) = request(root, &Request::Damaged(last))? else { return Err(unknown(root)) };
+        match files.last() {
+            // Whatever the server is, this comes to an end.
+            Some(file) if file.ino > last => last = file.ino,
+            _ => return Ok(()),
+        }
+        for Damaged { ino, path, what } in files {
+            let path = Path::new(OsStr::from_bytes(&path));
+            let line = json!({"pool": pool, "ino": ino.0, "name": path.to_string_lossy(), "what": what});
+            output::print(&format!("{}\n", text::with_path(line, &on_mount(root, path))))?;
+        }
+    }
 }
 
 /// Mends the files that something was found about. What was done, and what was found about files that are as they were.
@@ -71,6 +96,10 @@ fn path_of(finding: &Finding) -> Option<&Path> {
 }
 
 fn mend_file(root: &Path, path: &Path, ino: Ino) -> Result<String, Failure> {
-    mending::mend(&root.join(path.strip_prefix("/").unwrap_or(path)), ino)?;
+    mending::mend(&on_mount(root, path), ino)?;
     Ok(format!("{} is mended", path.display()))
+}
+
+fn on_mount(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }

@@ -18,5 +18,5 @@ pub mod left_out;
 mod note;
 mod pass;
 
-pub use note::{Intended, Note, Settings};
+pub use note::{Healing, Intended, Mended, Note, Settings, Unmended};
 pub use pass::{Carrier, Outcome, Passed};

@@ -51,6 +51,41 @@ pub struct Intended {
     pub hash: Hash,
 }
 
+/// What came of mending the pool's files, by itself, with the second copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Healing {
+    /// Files that were mended since the remote was set.
+    pub mended: u64,
+    /// The last one.
+    pub last: Option<Mended>,
+    /// Damaged files that could not be mended.
+    pub unmended_files: u64,
+    /// Some of them.
+    pub unmended: Vec<Unmended>,
+}
+
+/// A file that was mended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mended {
+    /// Its path on the mount.
+    pub path: String,
+    /// When, in seconds since 1970.
+    pub time: i64,
+    /// The newest batch of the remote then.
+    pub batch: u64,
+}
+
+/// A file that could not be mended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmended {
+    /// Its path on the mount.
+    pub path: String,
+    /// Why.
+    pub why: String,
+    /// How often that was tried.
+    pub tries: u32,
+}
+
 /// The note.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
@@ -84,6 +119,9 @@ pub struct Note {
     /// Files that were left out, and their bytes.
     #[serde(default)]
     pub left_out: (u64, u64),
+    /// What came of mending.
+    #[serde(default)]
+    pub healing: Healing,
 }
 
 impl Note {

@@ -13,7 +13,7 @@ use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed};
 use crate::carry::file::Reader;
 use crate::carry::left_out::{Amount, Globs, LeftOut};
-use crate::carry::note::{Intended, Note};
+use crate::carry::note::{Healing, Intended, Note};
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
@@ -156,6 +156,15 @@ impl Carrier {
     /// What is kept of how far it has come.
     pub fn note(&self) -> &Note {
         &self.note
+    }
+
+    /// Notes what came of mending the pool's files.
+    pub fn note_healing(&mut self, healing: Healing) -> Result<()> {
+        if self.note.healing == healing {
+            return Ok(());
+        }
+        self.note.healing = healing;
+        self.note.keep(&self.carrying)
     }
 
     /// The remote.

@@ -11,6 +11,7 @@ use crate::commands::cli;
 use crate::commands::show;
 use crate::error::{Error, Result};
 use crate::gc::Keep;
+use crate::heal::Healer;
 
 /// Between two looks while files are about to come to rest.
 const SOON: Duration = Duration::from_secs(1);
@@ -31,9 +32,15 @@ struct Told {
 pub fn run(arguments: &cli::Carry) -> Result<()> {
     make_way();
     let mut pause = SOON;
-    let mut carrier = None;
+    let (mut carrier, mut healer) = (None, None);
     loop {
-        let next = match pass(arguments, &mut carrier) {
+        let passed = pass(arguments, &mut carrier);
+        if let Some(carrier) = carrier.as_mut().filter(|_| arguments.watch && !arguments.no_mend) {
+            // What is carried does not need it.
+            let healed = heal(arguments, carrier, &mut healer);
+            healed.unwrap_or_else(|error| log::error!("what came of mending is not noted: {error}"));
+        }
+        let next = match passed {
             Ok(outcome) => {
                 pause = SOON;
                 match outcome {
@@ -51,6 +58,18 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
         };
         sleep(next);
     }
+}
+
+/// From the first pass on, files of the mount are mended beside; what came of that is noted between two passes.
+fn heal(arguments: &cli::Carry, carrier: &mut Carrier, healer: &mut Option<Healer>) -> Result<()> {
+    let healer = match healer {
+        Some(healer) => healer,
+        None => {
+            let every = Duration::from_secs(arguments.interval.max(1));
+            healer.insert(Healer::start(&arguments.pool, every, carrier.note())?)
+        }
+    };
+    carrier.note_healing(healer.healing())
 }
 
 /// True of what waiting does not mend. When a machine starts, its store may come later than this, and the server that

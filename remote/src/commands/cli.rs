@@ -174,6 +174,9 @@ pub struct Carry {
     /// Once a day remove from the remote what the newest so many trees do not need; with --keep, what neither keeps
     #[arg(long, value_name = "TREES", value_parser = clap::value_parser!(u64).range(1..))]
     pub keep_last: Option<u64>,
+    /// With --watch: leave damaged files of the mount as they are, and do not mend them with what the remote has
+    #[arg(long)]
+    pub no_mend: bool,
     /// Print JSON, a line for each batch
     #[arg(long)]
     pub json: bool,

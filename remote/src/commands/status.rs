@@ -7,6 +7,7 @@ use serde::Serialize;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::Carrying;
 
+use crate::carry::Healing;
 use crate::commands::cli;
 use crate::commands::place::note_of;
 use crate::commands::show;
@@ -30,6 +31,7 @@ struct Status {
     incomplete_files: u64,
     left_out_files: u64,
     left_out_bytes: u64,
+    healing: Healing,
     /// Whether a carrier is at work.
     carrier: bool,
     error: Option<String>,
@@ -52,11 +54,12 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         incomplete_files: note.incomplete,
         left_out_files: note.left_out.0,
         left_out_bytes: note.left_out.1,
+        healing: note.healing,
         carrier: Carrying::is_taken(&arguments.pool)?,
         error: note.error.or(note.collect_error.map(|error| format!("garbage was not collected: {error}"))),
     };
     let is_too_old = arguments.max_age.is_some_and(|most| status.seconds_since.is_none_or(|since| since > most));
-    let is_well = status.error.is_none() && !is_too_old;
+    let is_well = status.error.is_none() && status.healing.unmended_files == 0 && !is_too_old;
     if arguments.json {
         show::json(&status);
         return Ok(is_well);
@@ -77,6 +80,18 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
     if status.left_out_files > 0 {
         let (files, bytes) = (status.left_out_files, show::bytes(status.left_out_bytes));
         show::line(&format!("left out    {files} files with {bytes}"));
+    }
+    if let Some(last) = &status.healing.last {
+        let (seconds, batch) = (now.saturating_sub(last.time.max(0) as u64), last.batch);
+        let mended = format!("{} files, {} the last, {seconds} seconds ago", status.healing.mended, last.path);
+        show::line(&format!("mended      {mended}, with the tree after batch {batch}"));
+    }
+    for one in &status.healing.unmended {
+        show::line(&format!("damaged     {}: not mended: {}", one.path, one.why));
+    }
+    let others = status.healing.unmended_files.saturating_sub(status.healing.unmended.len() as u64);
+    if others > 0 {
+        show::line(&format!("damaged     {others} other files, not mended"));
     }
     show::line(if status.carrier { "carrier     at work" } else { "carrier     none is at work" });
     if let Some(error) = &status.error {

@@ -36,7 +36,17 @@ const ROOMS: [Rooms; 4] = [
     },
     Rooms {
         of: "tensorfs-remote",
-        levels: &["commands", "restore check", "bring", "carry", "fetch gc", "repository", "place", "crypt", "error"],
+        levels: &[
+            "commands",
+            "restore check heal",
+            "bring",
+            "carry",
+            "fetch gc",
+            "repository",
+            "place",
+            "crypt",
+            "error",
+        ],
         also: &[],
     },
     Rooms {
