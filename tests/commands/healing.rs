@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, wait_until, xattr};
+use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, xattr};
 
 use crate::verify::{flip, lines, report, seal, segment};
 
@@ -72,6 +73,18 @@ fn status(mount: &Mount) -> (Value, bool) {
     (told["healing"].clone(), output.status.success())
 }
 
+/// Waits until it tells something, and fails only long after it should have.
+#[track_caller]
+fn wait_for(mount: &Mount, what: &str, done: impl Fn(&Value) -> bool) {
+    for _ in 0..1200 {
+        if done(&status(mount).0) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("not told: {what}: {}", status(mount).0);
+}
+
 fn mended(mount: &Mount) -> u64 {
     mount.info()["counters"]["mended"].as_u64().unwrap()
 }
@@ -95,7 +108,7 @@ fn what_a_scrub_finds_is_mended_by_itself(setup: Setup) {
     assert_eq!(lines(&mount, &["verify", "--json"], mount.path()).0, Some(0));
     assert_eq!(mount.info()["damage_found"], serde_json::json!([]));
     // Which one it was, and with what.
-    wait_until("the note says so", || status(&mount).0["mended"] == 1);
+    wait_for(&mount, "the note says so", |healing| healing["mended"] == 1);
     let (healing, is_content) = status(&mount);
     assert_eq!((healing["last"]["path"].as_str(), healing["last"]["batch"].as_u64()), (Some("/d/f"), Some(1)));
     assert!(is_content && healing["unmended_files"] == 0, "{healing}");
@@ -146,7 +159,7 @@ fn what_the_remote_has_not_got_is_told_once_and_keeps_nothing_waiting(setup: Set
     flip(&damaged, 5);
     let bytes = fs::read(&damaged).unwrap();
     scrub(&mount);
-    wait_until("it is told", || status(&mount).0["unmended_files"] == 1);
+    wait_for(&mount, "it is told", |healing| healing["unmended_files"] == 1);
     let (healing, is_content) = status(&mount);
     let why = healing["unmended"][0]["why"].as_str().unwrap();
     assert!(!is_content && why.contains("not in the remote's tree"), "{healing}");
@@ -168,7 +181,7 @@ fn what_the_remote_has_not_got_is_told_once_and_keeps_nothing_waiting(setup: Set
     assert!(fs::read(&damaged).unwrap() == bytes);
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 3);
     fs::remove_file(mount.at("a.tmp")).unwrap();
-    wait_until("it is no more", || status(&mount).0["unmended_files"] == 0);
+    wait_for(&mount, "it is no more", |healing| healing["unmended_files"] == 0);
     assert!(status(&mount).1);
 }
 
@@ -190,7 +203,7 @@ fn what_was_written_since_is_left_alone(setup: Setup) {
     let watching = Watching::start(&mount, &[]);
     mount.wait_for("mending", |info| info["counters"]["mended"] == 1);
     assert!(fs::read(mount.at("other")).unwrap() == other && fs::read(mount.at("a")).unwrap() == new);
-    wait_until("the note says so", || status(&mount).0["mended"] == 1);
+    wait_for(&mount, "the note says so", |healing| healing["mended"] == 1);
     assert_eq!((watching.said("/a: "), status(&mount).0["unmended_files"].as_u64()), (0, Some(0)));
     assert_eq!(mended(&mount), 1);
 }
@@ -224,7 +237,7 @@ fn a_file_that_was_lost_with_its_tier_is_mended_when_it_is_wanted(setup: Setup) 
     File::open(mount.at("wanted")).unwrap_err();
     mount.wait_for("mending", |info| info["counters"]["mended"] == 1);
     assert!(fs::read(mount.at("wanted")).unwrap() == bytes);
-    wait_until("the note says so", || status(&mount).0["last"]["path"] == "/wanted");
+    wait_for(&mount, "the note says so", |healing| healing["last"]["path"] == "/wanted");
     // What nobody wants takes no room, and what will be back with its tier is not given up for that.
     let state = |name: &str| xattr::get(&mount.at(name), "user.tensorfs.state").unwrap();
     assert_eq!((state("other"), state("elsewhere")), (b"lost".to_vec(), b"missing".to_vec()));
