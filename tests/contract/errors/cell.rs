@@ -82,8 +82,8 @@ impl Stage {
         let mount = setup.mount_with(operation.options()).mount();
         let content = operation.content(len);
         fs::write(mount.at("bystander"), Pattern(9).bytes(0, BYSTANDER)).unwrap();
-        // What is sealed later is recorded in the log, and may be what meets the fault. Sealing makes all durable that is
-        // there by then, so it comes before what is to meet the fault is written.
+        // What is sealed later is recorded in the log, and may be what meets the fault. Sealing makes all durable that
+        // is there by then, so it comes before what is to meet the fault is written.
         mount.tensorfs_ok(["seal".as_ref(), mount.at("bystander").as_os_str()]);
         let prepared = Some(operation.prepare(&mount, &content));
         Stage { calls, mount, room, content, prepared }
