@@ -53,6 +53,7 @@ pub enum Command {
     Scrub(Scrub),
     Resize(Resize),
     Tier(Tier),
+    Quota(Quota),
     Ls(Ls),
     Latest(Latest),
     Rollback(Rollback),
@@ -232,6 +233,62 @@ pub struct TierMove {
     /// The tier
     #[arg(required = true)]
     pub tier: String,
+}
+
+/// Limit what may be below a directory of a mount, by the quotas of its host
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tensorfs quota set /mnt/tensors/alice 100G
+  tensorfs quota show /mnt/tensors
+  tensorfs quota clear /mnt/tensors/alice
+
+For root, and where the host has quotas of projects: ext4 made with
+-O quota,project, or XFS, mounted with -o prjquota. At its quota, who writes below
+the directory gets EDQUOT (on XFS ENOSPC).")]
+pub struct Quota {
+    #[command(subcommand)]
+    pub command: QuotaCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QuotaCommand {
+    Set(QuotaSet),
+    Clear(QuotaClear),
+    Show(QuotaShow),
+}
+
+/// Limit what is below a directory, now and from now on, or change the limit
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is there already is counted first, file by file. If that is interrupted,
+the limit is not set; the same command goes on.")]
+pub struct QuotaSet {
+    /// A directory of a mount
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Most bytes that may be below it
+    #[arg(value_parser = size::parse)]
+    pub size: u64,
+}
+
+/// Limit what is below a directory no more
+#[derive(Debug, Args)]
+pub struct QuotaClear {
+    /// A directory that has a quota
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// List the quotas of a mount, or the one that a directory is under
+#[derive(Debug, Args)]
+pub struct QuotaShow {
+    /// Where a pool is mounted, or a directory below
+    #[arg(value_name = "MOUNT|DIR")]
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Mount a pool

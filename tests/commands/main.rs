@@ -5,6 +5,7 @@ mod cli;
 mod healing;
 mod mend;
 mod metrics;
+mod quota;
 mod requests;
 mod resize;
 mod tensors;

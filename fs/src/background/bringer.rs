@@ -287,7 +287,7 @@ impl Bringer {
             }
             object.size()
         };
-        let copy = files.new_segment(PM, Some(from)).map_err(by_fault)?.segment;
+        let copy = files.another_segment(ino, PM, Some(from)).map_err(by_fault)?.segment;
         let once = Cell::new(None);
         let make = |undisturbed: &dyn Fn() -> bool| {
             let target = store.segments().open(copy, libc::O_RDWR).host("opening a segment")?;

@@ -81,7 +81,7 @@ fn mend(files: &Files, ino: Ino, donor: Ino, report: &dyn Fn(u64, u64)) -> Resul
     };
     check_rest(store, from, &sealed)?;
     let tier = Some(from.tier()).filter(|tier| store.segments().is_there(*tier)).unwrap_or(PM);
-    let copy = files.new_segment(tier, Some(from))?.segment;
+    let copy = files.another_segment(ino, tier, Some(from))?.segment;
     let make = |undisturbed: &dyn Fn() -> bool| {
         let bad = damaged(store, from, &sealed, undisturbed)?;
         // The other one may be as short as the file was when it was carried.

@@ -209,7 +209,7 @@ impl Mover {
         if from.map(SegmentId::tier) == Some(tier) {
             return Ok(());
         }
-        let copy = files.new_segment(tier, from)?.segment;
+        let copy = files.another_segment(ino, tier, from)?.segment;
         let Some(from) = from else { return give_first(files, file, copy) };
         // Both count until one of them is gone.
         let room = Mutex::new(None);
@@ -313,7 +313,7 @@ pub(super) fn give_copy(files: &Files, file: Locked<'_>, switch: &Switch<'_>) ->
 fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Result<()> {
     let (store, ino) = (files.store(), file.ino());
     let Switch { from, copy, whole, rests, make } = *switch;
-    let begun = file.writes_begun();
+    let (begun, project) = (file.writes_begun(), store.project_of(ino));
     // As for a seal: whoever must have no descriptor of ours in the way says so, and waits. They are opened without
     // the lock, as the copy has to be announced first, and closed before it is taken again.
     let quiet = file.read_quietly(());
@@ -329,6 +329,9 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Resu
     // Where the segment has others than are recorded, recovery could take it for written since.
     if store.view().object(ino).is_none_or(|object| object.attributes.mtime != mtime) {
         return Err(busy("it was given other times meanwhile"));
+    }
+    if store.project_of(ino) != project {
+        return Err(busy("it was given to another project meanwhile"));
     }
     store.descriptors().forget(from);
     if !store.pool().switch_to_copy(ino, (from, copy), size, whole)? {
@@ -478,7 +481,7 @@ mod tests {
         let recorded = pool.view().object(ino).unwrap().attributes.clone();
         let from = recorded.segment.unwrap();
         let give = |mtime: Option<Timestamp>| {
-            let copy = files.new_segment(0, Some(from)).unwrap().segment;
+            let copy = files.new_segment(0, 0, Some(from)).unwrap().segment;
             let make = |undisturbed: &dyn Fn() -> bool| {
                 let copied = Copied { ino, from, others: None, copy, size: None, recorded: &recorded };
                 let made = make_copy(&store, &copied, undisturbed, &|_, _| {})?;

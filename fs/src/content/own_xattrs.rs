@@ -3,14 +3,14 @@
 //!
 //! They are worked out when they are read. They are not listed, so nothing copies them along with a file, and they
 //! cannot be set or removed, but for the tier, and `.remote` of a directory. The kernel lets read them who may read the
-//! file.
+//! file. `trusted.tensorfs.project`, which is neither listed nor worked out, is for root alone.
 
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::PM;
 use tensorfs_layout::tree::Run;
 
 use crate::error::{Fault, Result};
-use crate::store::reserved::OWN_XATTRS;
+use crate::store::reserved::{OWN_XATTRS, PROJECT};
 
 use super::Content;
 
@@ -25,6 +25,9 @@ impl Content {
             let object = view.object(ino).ok_or(Fault::new(libc::ENODATA))?;
             (object.is_file(), object.xattr(name).map(<[u8]>::to_vec))
         };
+        if name == PROJECT {
+            return own.map(Some).ok_or(Fault::new(libc::ENODATA));
+        }
         if name.strip_prefix(OWN_XATTRS) == Some(b"complete") {
             let word = |complete| if complete { "complete" } else { "incomplete" };
             return Ok(self.is_complete(ino, may_read)?.map(|complete| word(complete).into()));

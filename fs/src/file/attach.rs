@@ -173,7 +173,7 @@ impl Files {
     /// A file made by mknod gets its segment when it is first opened.
     fn first_segment(&self, caller: Caller, ino: Ino) -> Result<SegmentId> {
         self.store().check_writable()?;
-        let segment = self.new_segment(self.store().place_again(ino), None)?.segment;
+        let segment = self.another_segment(ino, self.store().place_again(ino), None)?.segment;
         // Also for who only wants to read: a full pool can be read.
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;
@@ -191,7 +191,7 @@ impl Files {
     /// A file whose bytes cannot be had is emptied: it is a new one from now on.
     fn start_anew(&self, caller: Caller, ino: Ino) -> Result<()> {
         let old = self.store().view().object(ino).and_then(|object| object.attributes.segment);
-        let segment = self.new_segment(self.store().place_again(ino), old)?.segment;
+        let segment = self.another_segment(ino, self.store().place_again(ino), old)?.segment;
         let now = clock::now();
         let stored = self.edit(|edit| {
             let object = edit.object(ino).ok_or(Fault::stale())?;

@@ -43,6 +43,7 @@ mod node;
 mod open;
 mod outlived;
 mod privileges;
+mod project;
 mod quiet;
 mod readings;
 mod replace;

@@ -16,7 +16,7 @@ use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
 use crate::options::Durability;
 use crate::shares::Share;
-use crate::store::{Backing, Store};
+use crate::store::{Backing, Store, project};
 use crate::waits;
 
 use super::Files;
@@ -119,7 +119,8 @@ impl Files {
         if Access::of(flags).write && store.is_tight() {
             self.relieve();
         }
-        let new_segment = self.new_segment(store.place(dir, name), None)?;
+        let counts_for = store.project_of(dir);
+        let new_segment = self.new_segment(store.place(dir, name), counts_for, None)?;
         let segment = new_segment.segment;
         let ino = Ino(store.pool().edit().next_id());
         store.saw(dir, name, ino);
@@ -131,14 +132,22 @@ impl Files {
             self.edit(|edit| {
                 let tx = describe(edit, ino, segment)?;
                 edit.store(tx)?;
-                Ok(())
+                Ok(edit.object(dir).map_or(0, project))
             })
         });
-        if let Err(fault) = result {
-            file.stop_watching();
-            file.state.serving = None;
-            store.pool().discard_segment(segment);
-            return Err(fault);
+        match result {
+            Err(fault) => {
+                file.stop_watching();
+                file.state.serving = None;
+                store.pool().discard_segment(segment);
+                return Err(fault);
+            }
+            // The directory was given to another one in between.
+            Ok(now) if now != counts_for => {
+                let counted = store.count_for(segment, now);
+                counted.unwrap_or_else(|fault| log::log!(fault.level, "inode {ino}: not counted: {fault}"));
+            }
+            Ok(_) => {}
         }
         if !Access::of(flags).write {
             // Made to be read only: nothing can write it through this handle.

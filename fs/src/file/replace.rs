@@ -159,7 +159,7 @@ impl Locked<'_> {
         let store = files.store();
         // The old version is to be whole, also if it was closed just before.
         self.learn_own(caller.unique, Switch::Store, None)?;
-        let made = files.new_segment(store.place_again(ino), Some(old))?;
+        let made = files.another_segment(ino, store.place_again(ino), Some(old))?;
         let new = made.segment;
         // The file counts as written from now on, whatever it is opened for: who closes it last stores the switch.
         let watch = files.begin_first_write(&made);

@@ -124,12 +124,18 @@ impl Files {
         changed
     }
 
-    /// A new, empty segment in a tier, made in the same way. If it is to replace another one, it is younger than that.
-    pub fn new_segment(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
-        match self.store().new_segment(tier, replaced) {
-            Err(fault) if fault.wants_space() && self.relieve() => self.store().new_segment(tier, replaced),
+    /// A new, empty segment in a tier, for a project or for none, made in the same way. If it is to replace another
+    /// one, it is younger than that.
+    pub fn new_segment(&self, tier: u8, project: u32, replaced: Option<SegmentId>) -> Result<NewSegment> {
+        match self.store().new_segment(tier, project, replaced) {
+            Err(fault) if fault.wants_space() && self.relieve() => self.store().new_segment(tier, project, replaced),
             result => result,
         }
+    }
+
+    /// A new, empty segment for a file that is there, which takes the place of its segment if it has one.
+    pub fn another_segment(&self, ino: Ino, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
+        self.new_segment(tier, self.store().project_of(ino), replaced)
     }
 
     /// How much of `len` bytes at `offset` of a file may be written, until what is returned is let go of. Waits until

@@ -8,12 +8,16 @@ const CONTROL: &[u8] = b".tensorfs";
 /// Attributes whose names begin like this are worked out by tensorfs when they are read.
 pub(crate) const OWN_XATTRS: &[u8] = b"user.tensorfs.";
 
-/// The tier that a file's bytes are in; of a directory, the one that files made in it go to. With [`REMOTE`] the only
-/// attribute of tensorfs' own that can be set.
+/// The tier that a file's bytes are in; of a directory, the one that files made in it go to. With [`REMOTE`] and
+/// [`PROJECT`] the only attribute of tensorfs' own that can be set.
 pub(crate) const TIER: &[u8] = b"user.tensorfs.tier";
 
 /// Of a directory: `no` if what is below it is left out of the pool's second copy. The carrier looks for it.
 pub(crate) const REMOTE: &[u8] = b"user.tensorfs.remote";
+
+/// The project that a file, or what is made in a directory, counts for, which `tensorfs quota` sets. One of the names
+/// that the kernel keeps for root.
+pub(crate) const PROJECT: &[u8] = b"trusted.tensorfs.project";
 
 /// True for the name of the control tree in the root.
 pub(crate) fn is_control_name(dir: Ino, name: &[u8]) -> bool {
@@ -22,5 +26,5 @@ pub(crate) fn is_control_name(dir: Ino, name: &[u8]) -> bool {
 
 /// True for a name that users cannot give to an attribute.
 pub(crate) fn is_own_xattr(name: &[u8]) -> bool {
-    name.starts_with(OWN_XATTRS)
+    name.starts_with(OWN_XATTRS) || name == PROJECT
 }

@@ -13,14 +13,22 @@ use super::spares::NewSegment;
 use super::{Store, host};
 
 impl Store {
-    /// A new, empty segment in a tier. If it is to replace another one, it is younger than that.
-    pub fn new_segment(&self, tier: u8, replaced: Option<SegmentId>) -> Result<NewSegment> {
+    /// A new, empty segment in a tier, for a project or for none. If it is to replace another one, it is younger than
+    /// that.
+    pub fn new_segment(&self, tier: u8, project: u32, replaced: Option<SegmentId>) -> Result<NewSegment> {
         // Spare ones are in the pool's own directory.
         let spare = if tier == PM { self.spares.take(replaced) } else { None };
-        match spare {
+        let made = match spare {
             Some(spare) => self.use_spare(spare),
             None => self.make_segment(tier),
+        }?;
+        if project != 0
+            && let Err(fault) = self.count_new_for(&*made.fd, project)
+        {
+            self.pool.discard_segment(made.segment);
+            return Err(fault);
         }
+        Ok(made)
     }
 
     fn use_spare(&self, spare: NewSegment) -> Result<NewSegment> {

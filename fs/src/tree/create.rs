@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::{OpenReply, Stat};
-use crate::store::reserved::TIER;
+use crate::store::reserved::{PROJECT, TIER};
 use crate::store::{check_attributes, touched, with};
 
 use super::names::check_new_name;
@@ -128,6 +128,10 @@ fn new_object(
     }
     if let Some(tier) = parent.xattr(TIER).filter(|_| kind == libc::S_IFDIR) {
         tx.push(Record::Xattr { ino, name: TIER.into(), value: tier.into() });
+    }
+    // What has no bytes on the host counts for none.
+    if let Some(project) = parent.xattr(PROJECT).filter(|_| matches!(kind, libc::S_IFDIR | libc::S_IFREG)) {
+        tx.push(Record::Xattr { ino, name: PROJECT.into(), value: project.into() });
     }
     if let Some(default) = default.filter(|_| kind == libc::S_IFDIR) {
         tx.push(Record::Xattr { ino, name: acl::DEFAULT.into(), value: default.into() });

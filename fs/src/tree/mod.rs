@@ -15,7 +15,7 @@ use tensorfs_layout::{Ino, ROOT};
 
 use crate::error::{Fault, Result};
 use crate::file::Files;
-use crate::store::Store;
+use crate::store::{Store, project};
 
 pub(crate) use create::New;
 pub(crate) use setattr::{Change, When};
@@ -39,6 +39,14 @@ impl Tree {
     fn store(&self) -> &Store {
         self.files.store()
     }
+}
+
+/// Objections to a name in a directory that counts for a project, of what does not, as on ext4 and XFS: mv(1) copies
+/// it.
+fn check_project(edit: &Edit<'_>, dir: Ino, object: &Object) -> Result<()> {
+    let takes = edit.object(dir).map_or(0, project);
+    let counts = object.is_dir() || object.is_file();
+    if takes != 0 && counts && project(object) != takes { Err(Fault::new(libc::EXDEV)) } else { Ok(()) }
 }
 
 /// A directory that can take new names.

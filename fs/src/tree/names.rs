@@ -11,7 +11,7 @@ use crate::file::Stat;
 use crate::lane::Lane;
 use crate::store::{changed, touched, with};
 
-use super::{Tree, living_directory};
+use super::{Tree, check_project, living_directory};
 
 /// The most names one object can have, as on ext4. Subdirectories, whose `..` are no names, are not counted.
 const LINK_MAX: u32 = 65_000;
@@ -77,6 +77,7 @@ impl Tree {
             if edit.lookup(dir, name).is_some() {
                 return Err(Fault::new(libc::EEXIST));
             }
+            check_project(edit, dir, object)?;
             self.store().memory().check_name(edit, caller, object)?;
             let now = clock::now();
             let tx = Transaction::new(caller.unique).with(Record::Name { dir, name: name.into(), ino });

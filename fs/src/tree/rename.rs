@@ -11,7 +11,7 @@ use crate::error::{Fault, Result};
 use crate::store::{changed, touched, with};
 
 use super::names::check_new_name;
-use super::{Tree, living_directory};
+use super::{Tree, check_project, living_directory};
 
 /// What renameat2(2) is asked to do where the new name is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,12 @@ fn move_name(
             } else if other.is_dir() && !other.is_empty_dir() {
                 return Err(Fault::new(libc::ENOTEMPTY));
             }
+        }
+    }
+    if from.0 != to.0 {
+        check_project(edit, to.0, object)?;
+        if let Some(met) = met.filter(|_| exchange).and_then(|met| edit.object(met)) {
+            check_project(edit, from.0, met)?;
         }
     }
     let now = clock::now();

@@ -9,8 +9,8 @@ use crate::caller::Caller;
 use crate::clock;
 use crate::error::{Fault, Result};
 use crate::file::CAPABILITY;
-use crate::store::reserved::{REMOTE, TIER, is_own_xattr};
-use crate::store::{changed, check_attributes, frees, with};
+use crate::store::reserved::{PROJECT, REMOTE, TIER, is_own_xattr};
+use crate::store::{changed, check_attributes, frees, parse_project, with};
 
 use super::Tree;
 
@@ -49,6 +49,10 @@ impl Tree {
         if name == TIER || name == REMOTE {
             return self.set_of_directory(caller, ino, name, value, flags);
         }
+        if name == PROJECT {
+            let number = parse_project(value).ok_or(Fault::new(libc::EINVAL))?;
+            return self.files.set_project(caller, ino, number);
+        }
         if is_own_xattr(name) {
             return Err(Fault::new(libc::EPERM));
         }
@@ -84,6 +88,9 @@ impl Tree {
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
         if name == TIER || name == REMOTE {
             return self.unset_of_directory(caller, ino, name);
+        }
+        if name == PROJECT {
+            return self.files.set_project(caller, ino, 0);
         }
         if is_own_xattr(name) {
             return Err(Fault::new(libc::EPERM));

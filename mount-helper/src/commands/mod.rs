@@ -15,6 +15,7 @@ mod manual;
 mod metrics;
 mod mount;
 pub mod mount8;
+mod quota;
 mod records;
 mod remote;
 mod resize;
@@ -38,7 +39,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cli::{Command, TierCommand};
+use crate::cli::{Command, QuotaCommand, TierCommand};
 use crate::mounting::{foreign, given};
 use crate::show::failure::Failure;
 use crate::show::logging;
@@ -65,6 +66,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Info(arguments) => return info::run(&arguments),
         Command::Metrics(arguments) => return metrics::run(&arguments),
         Command::Remote(arguments) => match remote::run(&arguments)? {},
+        Command::Quota(arguments) => return quota::run(&arguments),
         Command::Records(arguments) => return records::run(&arguments),
         Command::Seal(arguments) => return seal::run(&arguments),
         Command::Diff(arguments) => return Ok(diff::run(&arguments)),
@@ -105,6 +107,11 @@ fn paths(command: &Command) -> Vec<&Path> {
         // Nobody answers for what is mounted on a descriptor yet; that is looked at before the pool's path.
         Command::Mount(arguments) if given::number(&arguments.mountpoint).is_some() => Vec::new(),
         Command::Mount(arguments) => vec![&arguments.pool, &arguments.mountpoint],
+        Command::Quota(arguments) => match &arguments.command {
+            QuotaCommand::Set(arguments) => vec![&arguments.directory],
+            QuotaCommand::Clear(arguments) => vec![&arguments.directory],
+            QuotaCommand::Show(arguments) => vec![&arguments.path],
+        },
         Command::Records(arguments) => all(&arguments.paths),
         Command::Remote(arguments) => arguments.arguments.iter().map(|argument| path_in(argument)).collect(),
         Command::Resize(arguments) => vec![&arguments.target],

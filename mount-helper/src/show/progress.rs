@@ -26,6 +26,15 @@ impl Bar {
         }
     }
 
+    /// Shows how much is done of what nobody knows the length of.
+    pub fn count(&self, what: &str, done: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_message(format!("{done} {what}"));
+            bar.set_position(done);
+        }
+    }
+
     /// Prints something without the bar in its way.
     pub fn aside(&self, print: impl FnOnce()) {
         match &self.0 {

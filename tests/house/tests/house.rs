@@ -160,6 +160,7 @@ const JOINS: &[Exception] = &[
     ("mount-helper/src/ask/requests.rs", "what is in .tensorfs of a mount"),
     ("mount-helper/src/commands/alarm.rs", "lines of text"),
     ("mount-helper/src/commands/metrics.rs", "a directory that the user names, for node exporter"),
+    ("mount-helper/src/commands/quota/walk.rs", "below a mount, for messages"),
     ("mount-helper/src/commands/restore.rs", "below a mount, for messages"),
     ("mount-helper/src/commands/rollback.rs", "below a mount, for messages, and beneath an open directory"),
     ("mount-helper/src/commands/scrub.rs", "a file of a mount"),
