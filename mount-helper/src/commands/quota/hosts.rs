@@ -186,6 +186,12 @@ impl Hosts {
     }
 }
 
+/// True if `quota set` may have taken that number: a pool may say any other one of its directories, which is somebody
+/// else's on this host.
+pub fn is_ours(number: u32) -> bool {
+    (FIRST..FIRST + MOST).contains(&number)
+}
+
 /// The numbers that the machine's own tables give names to, or directories.
 fn named() -> Vec<u32> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -4,6 +4,7 @@ use crate::cli::QuotaSet;
 use crate::show::failure::Failure;
 use crate::show::{output, size};
 
+use super::hosts::is_ours;
 use super::place::Place;
 
 /// Runs the command. One that was interrupted goes on when it is run again: the limit comes last.
@@ -15,11 +16,11 @@ pub fn run(arguments: &QuotaSet) -> Result<(), Failure> {
     }
     hosts.check()?;
     let (own, around) = (directory.project()?, place.around()?);
-    let has_own = own != 0 && own != around;
+    let has_own = own != around && is_ours(own);
     if !has_own || !hosts.are_limited(own)? {
         let number = if has_own { own } else { hosts.take_free()? };
         directory.set_project(number)?;
-        place.give_below(&[0, around], number)?;
+        place.give_below(&[0, own, around], number)?;
     }
     let number = directory.project()?;
     hosts.limit(number, arguments.size)?;

@@ -12,7 +12,7 @@ fn a_share_of_the_ordered_pairs() {
     let mut cases = Vec::new();
     for (i, (first, _)) in OPERATIONS.iter().enumerate() {
         for (j, (second, _)) in OPERATIONS.iter().enumerate() {
-            if (i + 2 * j + seed() as usize) % SHARE == 0 {
+            if (i + 2 * j + seed() as usize).is_multiple_of(SHARE) {
                 let (kind, close_commits) = MOUNTS[(i + j) % 2];
                 cases.push(case(kind, close_commits, Base::Tree, vec![*first, *second]));
             }
