@@ -68,17 +68,17 @@ impl Drop for Running {
     }
 }
 
-/// What a victim was promised: names, with the sums of what is there under them; and how long each took, in seconds.
+/// How long each save of a victim took, in seconds.
 #[derive(Default)]
 struct Saved {
-    sums: BTreeMap<String, String>,
     took: Vec<f64>,
 }
 
 impl Saved {
-    fn add(&mut self, lines: &[Value]) {
+    /// What it was `promised`, names with the sums of what is there under them, takes the place of what it was before.
+    fn add(&mut self, lines: &[Value], promised: &mut BTreeMap<String, String>) {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        self.sums.extend(lines.iter().map(|line| (text(&line[0]), text(&line[1]))));
+        promised.extend(lines.iter().map(|line| (text(&line[0]), text(&line[1]))));
         self.took.extend(lines.iter().map(|line| line[2].as_f64().unwrap()));
     }
 
@@ -157,7 +157,7 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
         let words = ["save", &uid, &seconds, "killed"];
         Running::start(&python, &victims, if is_kept { &words } else { &words[..3] })
     };
-    let (mut alone, mut beside) = (Saved::default(), Saved::default());
+    let (mut alone, mut beside, mut promised) = (Saved::default(), Saved::default(), BTreeMap::new());
     let (mut kinds, mut kills) = (BTreeMap::new(), 0);
     // Of each minute: what the server had without attackers, and the most that it had beside them.
     let mut memories: Vec<(u64, u64)> = Vec::new();
@@ -165,7 +165,7 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
     let mut left = seconds;
     while left > 0 {
         let until = if seconds > MINUTE { wait_for_the_minute() + MINUTE } else { 0 };
-        alone.add(&victim(if seconds > MINUTE { ALONE } else { 3 }).finish());
+        alone.add(&victim(if seconds > MINUTE { ALONE } else { 3 }).finish(), &mut promised);
         let quiet = memory(server, "RssAnon").unwrap();
         let lasts = left.min(if until > 0 { until - SETTLES - now() } else { seconds });
         let attack: Vec<Running> = (seed..seed + ATTACKERS)
@@ -188,7 +188,7 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
             }
         }
         memories.push((quiet, highest));
-        beside.add(&saving.finish());
+        beside.add(&saving.finish(), &mut promised);
         for counts in attack.into_iter().flat_map(Running::finish) {
             for (kind, count) in counts.as_object().unwrap() {
                 *kinds.entry(kind.clone()).or_insert(0) += count.as_u64().unwrap();
@@ -214,7 +214,6 @@ fn saves_beside_attackers(setup: Setup, options: &str) {
     assert!(highest < bound, "{} of {} MiB", highest / MIB, bound / MIB);
     assert!(beside.took.len() > 1, "the victim was kept from saving");
     // Nothing is lost, and whoever attacked keeps nothing from ending.
-    let promised = alone.sums.into_iter().chain(beside.sums).collect::<BTreeMap<_, _>>();
     let look = |mount: &Mount| {
         for (name, sum) in &promised {
             let found = run_ok(Command::new("sha256sum").arg(mount.at("victim").join(name)));
