@@ -362,7 +362,7 @@ pub struct Instead {
 pub struct From {
     /// Make the pool, which is not there yet, from this remote: its tree is there
     /// at once, files come when they are opened, and in the background
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL[#POOL][@WHEN]")]
     pub from: Option<String>,
     /// With --create or --from: most bytes a new pool may take
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -379,9 +379,10 @@ pub struct From {
     /// With --from: it is the encrypted remote of this ID
     #[arg(long, value_name = "ID", requires = "from")]
     pub id: Option<String>,
-    /// With --from: as it was after this batch
-    #[arg(long, value_name = "BATCH", requires = "from")]
-    pub at: Option<u64>,
+    /// With --from: as it was after this batch, or at this time, such as
+    /// 2026-11-27T10:00 (local, or with Z or +01:00 behind it)
+    #[arg(long, value_name = "BATCH|TIME", requires = "from")]
+    pub at: Option<String>,
 }
 
 // How the server works: part of the flags of `mount`. (A comment for documentation would become that of `mount`.)

@@ -82,7 +82,7 @@ fn make_tree(url: &str, from: &From, pool: &Path) -> Result<(), Failure> {
         ("--region", text(&from.region)),
         ("--key-file", key_file),
         ("--id", text(&from.id)),
-        ("--at", number(from.at)),
+        ("--at", text(&from.at)),
         ("--size", number(from.size)),
     ];
     for (flag, value) in given.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::commands::when::{self, At};
 use crate::crypt::Id;
 
 const EXAMPLES: &str = "\
@@ -203,9 +204,9 @@ pub struct List {
     pub path: String,
     #[command(flatten)]
     pub reach: Reach,
-    /// As it was after this batch
-    #[arg(long, value_name = "BATCH")]
-    pub at: Option<u64>,
+    /// As it was after this batch, or at this time: 2026-11-27T10:00, in local time unless Z or +01:00 is behind it
+    #[arg(long, value_name = "BATCH|TIME", value_parser = when::parse)]
+    pub at: Option<At>,
     /// List the batches that can be had with `--at`, and of when they are
     #[arg(long, conflicts_with_all = ["at", "path"])]
     pub batches: bool,
@@ -223,9 +224,9 @@ pub struct Get {
     pub path: Option<OsString>,
     #[command(flatten)]
     pub reach: Reach,
-    /// As it was after this batch
-    #[arg(long, value_name = "BATCH")]
-    pub at: Option<u64>,
+    /// As it was after this batch, or at this time: 2026-11-27T10:00, in local time unless Z or +01:00 is behind it
+    #[arg(long, value_name = "BATCH|TIME", value_parser = when::parse)]
+    pub at: Option<At>,
     /// The file on the mount is the one of this number, and no other
     #[arg(long, hide = true)]
     pub ino: Option<u64>,
@@ -277,9 +278,9 @@ pub struct Restore {
     pub pool: PathBuf,
     #[command(flatten)]
     pub reach: Reach,
-    /// As it was after this batch
-    #[arg(long, value_name = "BATCH")]
-    pub at: Option<u64>,
+    /// As it was after this batch, or at this time: 2026-11-27T10:00, in local time unless Z or +01:00 is behind it
+    #[arg(long, value_name = "BATCH|TIME", value_parser = when::parse)]
+    pub at: Option<At>,
     /// Only the tree; the bytes of files come when the pool is mounted
     #[arg(long, hide = true)]
     pub later: bool,

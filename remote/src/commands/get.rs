@@ -14,7 +14,7 @@ use nix::unistd::{LinkatFlags, linkat};
 use crate::commands::cli;
 use crate::commands::mount;
 use crate::commands::place::{note_of, repository, with_key};
-use crate::commands::show;
+use crate::commands::{show, when};
 use crate::crypt::Id;
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
@@ -71,8 +71,8 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
 
 /// A path from the root of a remote on.
 fn in_remote(arguments: &cli::Get, path: &OsStr) -> Result<Wanted> {
-    let repository = repository(&arguments.remote, &arguments.reach)?;
-    let newest = repository.tree_at(arguments.at)?;
+    let (repository, at) = repository(&arguments.remote, &arguments.reach, arguments.at)?;
+    let newest = when::tree(&repository, at)?;
     // The store has said which one it is.
     if let (Some(cipher), None, Some(head)) = (repository.place().cipher(), known_id(arguments), &newest.head) {
         let id = cipher.id().text();
@@ -102,7 +102,7 @@ fn on_mount(arguments: &cli::Get, path: &Path) -> Result<Wanted> {
     let mount::OnMount { pool, within, .. } = mount::on_mount(&path).ok_or_else(no_mount)?;
     let note = note_of(&pool)?;
     let repository = Repository::new(with_key(&note, &arguments.reach).open()?);
-    let newest = repository.tree_at(arguments.at)?;
+    let newest = when::tree(&repository, arguments.at)?;
     // In the tree of another pool, which had this remote before, the number is another file's.
     let is_ours = newest.head.as_ref().is_none_or(|head| head.pool == note.pool);
     let known = arguments.ino.or_else(|| fs::symlink_metadata(&path).ok().map(|found| found.ino()));

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::commands::cli;
 use crate::commands::place::repository;
-use crate::commands::show;
+use crate::commands::{show, when};
 use crate::error::{Error, Result};
 use crate::repository::{Entry, Newest, State};
 
@@ -27,11 +27,11 @@ struct Batch<'a> {
 }
 
 pub fn run(arguments: &cli::List) -> Result<()> {
-    let repository = repository(&arguments.remote, &arguments.reach)?;
+    let (repository, at) = repository(&arguments.remote, &arguments.reach, arguments.at)?;
     if arguments.batches {
         return repository.each_tree(|tree| batch(tree, arguments.json));
     }
-    let newest = repository.tree_at(arguments.at)?;
+    let newest = when::tree(&repository, at)?;
     let top = newest.tree.resolve(&arguments.path).ok_or_else(|| {
         Error::Refused(format!("{}: not in the remote's tree after batch {}", arguments.path, newest.number()))
     })?;

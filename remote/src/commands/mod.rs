@@ -13,6 +13,7 @@ mod show;
 mod status;
 mod tidy;
 mod wait;
+mod when;
 
 pub use cli::Cli;
 

@@ -1,14 +1,16 @@
-//! The remote that is meant: by its URL, or by the pool that has it.
+//! The remote that is meant, and which tree of it: by its URL, `URL[#POOL][@WHEN]`, or by the pool that has it.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
+use percent_encoding::percent_decode_str;
 use tensorfs_layout::check::Committed;
 
 use crate::carry::{Note, Settings};
 use crate::commands::cli::Reach;
+use crate::commands::when::{At, of_url};
 use crate::error::{Error, Result};
-use crate::place::Access;
+use crate::place::{Access, Place};
 use crate::repository::Repository;
 
 impl Reach {
@@ -18,16 +20,50 @@ impl Reach {
     }
 }
 
-pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach) -> Result<Repository> {
+/// The remote, and the tree of it that is meant: as its URL says, or beside that.
+pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach, at: Option<At>) -> Result<(Repository, Option<At>)> {
     let remote = remote.as_ref();
     if let Some(url) = remote.to_str().filter(|text| text.contains("://")) {
-        return Ok(Repository::new(settings(url, reach).open()?));
+        let (settings, at) = named(url, reach, at)?;
+        return Ok((Repository::new(settings.open()?), at));
     }
-    Ok(Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?))
+    Ok((Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?), at))
+}
+
+/// What a URL names. A place that is there has its whole name, whatever could be read into it.
+pub fn named(url: &str, reach: &Reach, at: Option<At>) -> Result<(Settings, Option<At>)> {
+    let is_remote = |url: &str| match Place::open(&plain(url)?, &reach.access()) {
+        Ok(place) => Repository::is_there(&place),
+        Err(Error::NotYet(_)) => Ok(false),
+        Err(error) => Err(error),
+    };
+    let (plain_url, own) = of_url(url, is_remote)?;
+    if own.is_some() && at.is_some() {
+        return Err(Error::Refused(format!("{url}: it says itself which tree is meant; leave --at out")));
+    }
+    Ok((settings(&plain(&plain_url)?, reach), own.or(at)))
+}
+
+/// `URL#POOL` is the place `URL/POOL`.
+fn plain(url: &str) -> Result<String> {
+    let Some((above, pool)) = url.split_once('#') else { return Ok(url.to_owned()) };
+    let decoded = percent_decode_str(pool).collect::<Vec<u8>>();
+    let is_name = !pool.contains(['?', '#']) && std::str::from_utf8(&decoded).is_ok_and(is_pool_name);
+    if !is_name || above.contains('?') {
+        return Err(Error::Refused(format!(
+            "{url}: what is behind `#` is not the name of a pool's place below the URL"
+        )));
+    }
+    Ok(format!("{}/{pool}", above.trim_end_matches('/')))
+}
+
+/// True of what can be the name of a pool's place below another one: of no other place than that.
+fn is_pool_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }
 
 /// A remote by its URL.
-pub fn settings(url: &str, reach: &Reach) -> Settings {
+fn settings(url: &str, reach: &Reach) -> Settings {
     let (access, key_file, id) = (reach.access(), reach.key_file.clone(), reach.id);
     Settings { url: url.to_owned(), access, key_file, id, ..Settings::default() }
 }
@@ -43,4 +79,22 @@ pub fn note_of(pool: &Path) -> Result<Note> {
     let uuid = Committed::read(pool)?.superblock().uuid_text();
     let none = || Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()));
     Note::of(pool, &uuid)?.ok_or_else(none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves E24.
+    #[test]
+    fn a_pool_is_below_the_url_and_nowhere_else() {
+        assert_eq!(plain("file:///a").unwrap(), "file:///a");
+        assert_eq!(plain("file:///a/#host 1").unwrap(), "file:///a/host 1");
+        assert_eq!(plain("s3://b/run#host%231").unwrap(), "s3://b/run/host%231");
+        for url in
+            ["#", "#.", "#..", "#%2e%2e", "#.%2E", "#a/b", "#a%2fb", "#/a", "#a#b", "#a?b", "#%00", "#%ff", "?x#a"]
+        {
+            assert!(plain(&format!("file:///a{url}")).is_err(), "{url}");
+        }
+    }
 }

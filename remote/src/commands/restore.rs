@@ -4,10 +4,11 @@ use serde::Serialize;
 
 use crate::carry::Settings;
 use crate::commands::cli;
-use crate::commands::place::{repository, settings};
-use crate::commands::show;
+use crate::commands::place::named;
+use crate::commands::{show, when};
 use crate::crypt::{Cipher, Id};
 use crate::error::{Error, Result};
+use crate::repository::Repository;
 use crate::restore;
 
 #[derive(Serialize)]
@@ -26,11 +27,12 @@ struct Told {
 
 /// False if some file is not whole.
 pub fn run(arguments: &cli::Restore) -> Result<bool> {
-    let repository = repository(&arguments.url, &arguments.reach)?;
-    let newest = repository.tree_at(arguments.at)?;
+    let (settings, at) = named(&arguments.url, &arguments.reach, arguments.at)?;
+    let repository = Repository::new(settings.open()?);
+    let newest = when::tree(&repository, at)?;
     let bar = show::Bar::new("restored", show::Unit::Bytes);
     let id = repository.place().cipher().map(Cipher::id);
-    let later = arguments.later.then(|| Settings { id, ..settings(&arguments.url, &arguments.reach) });
+    let later = arguments.later.then_some(Settings { id, ..settings });
     let key_file = |later: Settings| {
         let key_file = later.key_file.as_deref().map(std::path::absolute).transpose();
         let failed = |source| Error::Host { path: "the key's file".into(), what: "resolve", source };

@@ -7,7 +7,7 @@ use crate::check;
 use crate::commands::cli;
 use crate::commands::place::repository;
 use crate::commands::show;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gc::Keep;
 
 /// So many days are kept if nothing else is asked for.
@@ -15,7 +15,10 @@ const WEEK: u32 = 7;
 
 /// False if anything is wrong.
 pub fn check(arguments: &cli::Check) -> Result<bool> {
-    let repository = repository(&arguments.remote, &arguments.reach)?;
+    let (repository, at) = repository(&arguments.remote, &arguments.reach, None)?;
+    if at.is_some() {
+        return Err(Error::Refused(format!("{}: what is checked is the newest tree", arguments.remote)));
+    }
     let bar = show::Bar::new("checking", show::Unit::Objects);
     let report = check::check(&repository, arguments.data, &|done, total| bar.show(done, total))?;
     drop(bar);

@@ -1,11 +1,13 @@
 //! Reading the newest tree, and putting the batch that comes next.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::repository::batch::{Head, Line, lines, open, seal};
-use crate::repository::names::{Hash, base_name, batch_name, object_name};
+use crate::repository::names::{BASES, Hash, LOG, MARK, base_name, batch_name, number_in, object_name};
 use crate::repository::tree::Tree;
 
 /// Longer lists of lines stand in pages.
@@ -145,6 +147,42 @@ impl Repository {
             }
         }
         Ok(())
+    }
+
+    /// Calls back with what each tree that [`Repository::tree_at`] can give says of itself, the newest one first, until
+    /// that returns false. One that cannot be read is passed over.
+    pub fn heads(&self, mut each: impl FnMut(&Head) -> bool) -> Result<()> {
+        let listing = self.listing()?;
+        let first = if listing.first() == 1 { 1 } else { listing.bases().next().unwrap_or(u64::MAX) };
+        let batches: BTreeSet<u64> = listing.batches.iter().map(|(number, _)| *number).collect();
+        let all: BTreeSet<u64> = batches.iter().copied().chain(listing.bases()).collect();
+        for number in all.range(first..).rev() {
+            let name = if batches.contains(number) { batch_name(*number) } else { base_name(*number) };
+            let head = match self.place.get(&name) {
+                Ok(Some(bytes)) => open(&bytes).map(|(head, _)| head),
+                Ok(None) => Err("it is gone".to_owned()),
+                Err(Error::Damaged { what, .. }) => Err(what),
+                Err(error) => return Err(error),
+            };
+            match head {
+                Ok(head) if head.number == *number && !each(&head) => break,
+                Ok(_) => {}
+                Err(what) => log::warn!("{name}: {what}; an older one is looked for"),
+            }
+        }
+        Ok(())
+    }
+
+    /// True if anything was ever put there, be it damaged or encrypted.
+    pub fn is_there(place: &Place) -> Result<bool> {
+        if place.get_as_put(MARK)?.is_some() {
+            return Ok(true);
+        }
+        let mut is_there = false;
+        for directory in [LOG, BASES] {
+            place.list(directory, |found| is_there |= number_in(&found.name).is_some())?;
+        }
+        Ok(is_there)
     }
 
     /// Applies the batches behind a tree, up to one of them. The listing saw batches up to `listed`.

@@ -489,3 +489,62 @@ fn set_tells_what_was_said_before_and_is_no_more() {
     assert!(!said.contains("*.tmp") && said.lines().count() == 1, "{said}");
     assert_eq!(set(&["--exclude", "*.tmp"]), "");
 }
+
+/// Proves E15, E24.
+#[test]
+fn an_older_tree_is_named_by_its_batch_or_by_a_time() {
+    let mut remote = Remote::new();
+    let mut times: Vec<i64> = Vec::new();
+    for name in ["a", "b", "c"] {
+        remote.file(name);
+        // A batch is of a second of its own.
+        while times.last().is_some_and(|last| chrono::Utc::now().timestamp() <= *last) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        remote.carry();
+        times.push(remote.repository().newest().unwrap().head.unwrap().time);
+    }
+    let utc = |time: i64| chrono::DateTime::from_timestamp(time, 0).unwrap().format("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let tokyo = |time: i64| utc(time + 9 * 3600).replace('Z', "").replace('T', " ");
+    let newest_of = |listed: String| listed.lines().last().unwrap().rsplit('/').next().unwrap().to_owned();
+    let listed = |at: &str| ok(&["list", &remote.url, "--at", at]);
+    for (n, name) in ["a", "b", "c"].into_iter().enumerate() {
+        let at = utc(times[n]);
+        assert_eq!(newest_of(listed(&at)), name, "{at}");
+        assert_eq!(newest_of(listed(&(n + 1).to_string())), name);
+        assert_eq!(newest_of(ok(&["list", &format!("{}@{at}", remote.url)])), name);
+        let output =
+            command(&["list", &remote.url, "--at", &tokyo(times[n])]).env("TZ", "Asia/Tokyo").output().unwrap();
+        assert_eq!(newest_of(String::from_utf8(output.stdout).unwrap()), name, "local");
+        let pool = remote.pool.dir.path().join(format!("made-{n}"));
+        let told = ok(&["restore", &format!("{}@{at}", remote.url), text(&pool), "--json"]);
+        assert_eq!(serde_json::from_str::<Value>(&told).unwrap()["batch"], n as u64 + 1);
+    }
+    assert_eq!(newest_of(listed("2999-01-01")), "c");
+    // As `list --batches` has it.
+    let batches = ok(&["list", &remote.url, "--batches"]);
+    let second = batches.lines().nth(1).unwrap().split("  ").map(str::trim).find(|word| word.ends_with("UTC")).unwrap();
+    assert_eq!(newest_of(listed(second)), "b", "{batches}");
+    let one_line = |arguments: &[&str], words: &[&str]| {
+        let output = run(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    };
+    one_line(&["list", &remote.url, "--at", &utc(times[0] - 1)], &["nothing there is as old", "oldest", "batch 1"]);
+    one_line(&["list", &format!("{}@9", remote.url)], &["there is no batch 9"]);
+    one_line(&["list", &format!("{}@2", remote.url), "--at", "1"], &["--at"]);
+    one_line(&["check", &format!("{}@2", remote.url)], &["newest"]);
+    one_line(&["list", &format!("{}#..", remote.url)], &["not the name"]);
+    assert_eq!(run(&["list", &remote.url, "--at", "yesterday"]).status.code(), Some(2));
+    // A place that has such a name is that place, and one below another is found by its pool's name.
+    let beside = remote.url.rsplit_once('/').unwrap().0.to_owned();
+    let named = format!("{}@2", remote.url);
+    fs::rename(&remote.at, remote.at.with_file_name("remote@2")).unwrap();
+    assert_eq!(newest_of(ok(&["list", &named])), "c");
+    assert_eq!(newest_of(ok(&["list", &format!("{named}@2")])), "b");
+    assert_eq!(newest_of(ok(&["list", &format!("{beside}#remote@2")])), "c");
+    let to = remote.pool.dir.path().join("b");
+    ok(&["get", &format!("{beside}/#remote@2@2"), "/b", "--to", text(&to)]);
+    assert_eq!(fs::read(&to).unwrap(), noise(1, 70_000));
+}
