@@ -2,6 +2,7 @@
 
 mod alerts;
 mod cli;
+mod databases;
 mod healing;
 mod mend;
 mod metrics;

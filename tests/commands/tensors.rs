@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tensorfs_formats::crc32c;
+use tensorfs_tests::databases::{Made, leaf, manifest};
 use tensorfs_tests::{
     Mount, Passthrough, Setup, client, on_mounts, run, run_ok, samples, scratch, skip, tensorfs, venv, xattr,
 };
@@ -25,12 +25,12 @@ fn sample(name: &str) -> String {
     samples().join(name).to_str().unwrap().to_owned()
 }
 
-fn call(arguments: &[&str]) -> Output {
+pub fn call(arguments: &[&str]) -> Output {
     run(tensorfs().args(arguments))
 }
 
 #[track_caller]
-fn prints(status: i32, arguments: &[&str]) -> String {
+pub fn prints(status: i32, arguments: &[&str]) -> String {
     let output = call(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {errors}");
@@ -39,7 +39,7 @@ fn prints(status: i32, arguments: &[&str]) -> String {
 
 /// The command must fail with one line.
 #[track_caller]
-fn complains(status: i32, arguments: &[&str]) -> String {
+pub fn complains(status: i32, arguments: &[&str]) -> String {
     let output = call(arguments);
     assert_eq!(output.status.code(), Some(status), "{arguments:?}");
     let line = String::from_utf8(output.stderr).unwrap();
@@ -48,7 +48,7 @@ fn complains(status: i32, arguments: &[&str]) -> String {
 }
 
 #[track_caller]
-fn names(arguments: &[&str]) -> Vec<String> {
+pub fn names(arguments: &[&str]) -> Vec<String> {
     let text = prints(0, &[arguments, &["--json"]].concat());
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned()).collect()
 }
@@ -423,9 +423,10 @@ fn hierarchies_of_arrays_are_what_their_libraries_wrote(setup: Setup) {
         }
     }
     let text = prints(0, &["tensors", path]);
-    for said in
-        ["zarr2: zarr 2, 7 arrays, 11 of 113 chunks (the others are the fill value)", "database: OCDBT, a database"]
-    {
+    for said in [
+        "zarr2: zarr 2, 7 arrays, 11 of 113 chunks (the others are the fill value)",
+        "database: OCDBT, 4 arrays, 16 of 106",
+    ] {
         assert!(text.contains(said), "{text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80 || line.starts_with('/')), "{text}");
@@ -434,12 +435,13 @@ fn hierarchies_of_arrays_are_what_their_libraries_wrote(setup: Setup) {
     assert!(listed.contains("zarr3: zarr 3, 8 arrays, 13 of 117 chunks (the others are the fill value)"), "{listed}");
     let listed = lines(prints(0, &["ls", "--json", &of("nested")]).as_bytes());
     assert_eq!(listed.last().unwrap()["chunks_there"], 1);
-    assert!(prints(0, &["ls", &of("database")]).contains("OCDBT, a database of TensorStore's"));
+    assert!(prints(0, &["ls", &of("database-deep")]).contains("OCDBT, 1 array, 64 of 64 chunks"));
     // Nothing of it is damaged, nor a checkpoint that something is missing of, sealed or not.
     for _ in 0..2 {
-        for name in ["zarr2", "zarr3", "nested", "n5-raw", "database"] {
+        for name in ["zarr2", "zarr3", "nested", "n5-raw"] {
             assert!(xattr::get(&top.join(name), "user.tensorfs.complete").is_err(), "{name}");
         }
+        assert_eq!(xattr::get(&top.join("database"), "user.tensorfs.complete").unwrap(), b"complete");
         prints(0, &["seal", path]);
         prints(0, &["verify", path]);
     }
@@ -810,8 +812,9 @@ fn hierarchies_in_each_other_are_told_apart() {
     for dir in ["top/a", "top/z"] {
         fs::write(at(dir) + "/.zarray", bytes_in_chunks("[3]", "[3]", ".")).unwrap();
     }
-    let manifest = [&b"\x0c\xdb\x3a\x2a"[..], &20_u64.to_le_bytes(), b"none"].concat();
-    fs::write(at("top/db/manifest.ocdbt"), [&manifest[..], &crc32c(&manifest).to_le_bytes()].concat()).unwrap();
+    let node = leaf(&[("", "d/0")], &[(b"x", Made::Here(b"y"))]);
+    fs::write(at("top/db/manifest.ocdbt"), manifest(&[("", "d/0")], (0, 0, node.len() as u64), 0)).unwrap();
+    fs::write(at("top/db/d/0"), node).unwrap();
     fs::write(at("top/a/attributes.json"), b"[1, 2]").unwrap();
     fs::write(
         at("top/n5/attributes.json"),
@@ -820,7 +823,7 @@ fn hierarchies_in_each_other_are_told_apart() {
     .unwrap();
     let text = prints(0, &["tensors", &at("top")]);
     for said in
-        ["top: zarr 2, 2 arrays, 0 of 2 chunks", "top/db: OCDBT, a database", "top/n5: n5, 1 array, 0 of 1 chunk"]
+        ["top: zarr 2, 2 arrays, 0 of 2 chunks", "top/db: OCDBT, 0 arrays, 0 of 0", "top/n5: n5, 1 array, 0 of 1 chunk"]
     {
         assert!(text.contains(said), "{text}");
     }
@@ -861,6 +864,6 @@ fn prints_bytes(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-fn make_fifo(path: &str) {
+pub fn make_fifo(path: &str) {
     nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
 }

@@ -11,6 +11,7 @@ pub mod aio;
 mod at_work;
 mod built;
 mod children;
+pub mod databases;
 mod disk;
 pub mod fuzz;
 mod hang;

@@ -9,6 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use tensorfs_tests::databases::manifest;
 use tensorfs_tests::fuzz::{Mutator, TARGETS, Target};
 use tensorfs_tests::{Passthrough, Setup, xattr};
 
@@ -73,8 +74,8 @@ macro_rules! targets {
 }
 
 targets!(
-    record description block handover answers log tfrecord safetensors npy npz shards plan arrays gguf hdf5 arrow bare
-    ends torch
+    record description block handover answers log tfrecord safetensors npy npz shards plan arrays ocdbt
+    ocdbt_bodies gguf hdf5 arrow bare ends torch
 );
 
 /// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, of
@@ -83,7 +84,7 @@ const BY_COMMANDS: [&str; 10] =
     ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "bare", "ends", "torch"];
 const BY_SERVERS: [(&str, &str); 2] = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
 /// What commands ask readers of files of these names.
-const BY_NAMES: [&str; 1] = ["arrays"];
+const BY_NAMES: [&str; 3] = ["arrays", "ocdbt", "ocdbt_bodies"];
 const NOT_BY_READERS: [&str; 6] = ["record", "description", "block", "handover", "answers", "log"];
 
 #[test]
@@ -107,6 +108,17 @@ fn readers_survive_mutants_of_metadata() {
         let path = dir.path().join(n.to_string());
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join(metadata.name()), Mutator::new(n).mutant(&seeds)).unwrap();
+    }
+    // Databases of which one file is another, and one that is not there is any.
+    let seeds = (target("ocdbt").seeds)();
+    for n in from..from + number("TENSORFS_FUZZ", 3000) / 30 {
+        let path = dir.path().join(format!("database{n}"));
+        std::fs::create_dir_all(path.join("d")).unwrap();
+        let node = Mutator::new(n).mutant(&seeds);
+        let whole = manifest(&[("", "d/0")], (0, 0, node.len() as u64), (n % 3) as u8);
+        let manifest = if n % 2 == 0 { whole } else { Mutator::new(n + 1).mutant(&[whole]) };
+        std::fs::write(path.join("manifest.ocdbt"), manifest).unwrap();
+        std::fs::write(path.join("d/0"), node).unwrap();
     }
     let listed = tensorfs_tests::run(tensorfs_tests::tensorfs().args(["tensors", "--json"]).arg(dir.path()));
     let told = String::from_utf8_lossy(&listed.stderr);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use tensorfs_formats::ocdbt::{Asked, Told};
 use tensorfs_formats::{Planned, Recognised, Sink, Source, hole_of};
 use tensorfs_layout::Ino;
 use tensorfs_layout::tree::Object;
@@ -85,6 +86,11 @@ impl SegmentBytes {
     /// Gives all that the file says as the plan of a checkpoint, or its index, to `sink`.
     pub fn pieces(&self, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> io::Result<Recognised> {
         self.asking(false, |ask| self.files.readers().pieces(ask, sink))
+    }
+
+    /// Gives all that is told at a place of a file of a database to `sink`.
+    pub fn tree(&self, asked: Asked, sink: &mut dyn FnMut(Told) -> ControlFlow<()>) -> io::Result<Recognised> {
+        self.asking(false, |ask| self.files.readers().tree(ask, asked, sink))
     }
 
     fn recognise_what(&self, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {

@@ -16,6 +16,7 @@ mod checkpoint_names;
 mod checkpoints;
 mod complete;
 pub(crate) mod control;
+mod database;
 mod decoders;
 mod hash;
 mod index;

@@ -1,7 +1,7 @@
 //! Whether a checkpoint is all there: a file, or a directory of parts.
 //!
-//! A directory is a checkpoint if there is an index in it that names parts, metadata of a distributed checkpoint, or
-//! what a trainer writes last; or if it is called as a trainer calls its own.
+//! A directory is a checkpoint if there is an index in it that names parts, metadata of a distributed checkpoint, the
+//! manifest of a database, or what a trainer writes last; or if it is called as a trainer calls its own.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,8 @@ const STATE_OF_MAIN: &[u8] = b"random_states_0.pkl";
 const ORBAX: &[u8] = b"_CHECKPOINT_METADATA";
 /// What each process of it writes, and what is made of that behind all of them.
 const ORBAX_PART: &[u8] = b"ocdbt.process_";
-const ORBAX_WHOLE: &[u8] = b"manifest.ocdbt";
+/// What an OCDBT database has, which leads to all of it.
+const DATABASE: &[u8] = b"manifest.ocdbt";
 
 /// What lies in a directory.
 struct Inside {
@@ -98,6 +99,9 @@ impl Content {
         let mut names = 0;
         let inside = self.inside(dir, &mut names);
         let is_called = self.is_called_as_trainers(dir);
+        if self.is_called_as_orbax_part(dir) {
+            return Ok(None);
+        }
         if !is_called && !inside.files.keys().any(|name| is_mark(name)) {
             return Ok(None);
         }
@@ -113,7 +117,8 @@ impl Content {
         }
         // All that there is below it has to be whole, and something has to have tensors. What is planned may be
         // numbers alone.
-        let (mut has_tensors, mut may_have) = (distributed || inside.file(ORBAX).is_some(), false);
+        let has_all = [ORBAX, DATABASE].iter().any(|name| inside.file(name).is_some());
+        let (mut has_tensors, mut may_have) = (distributed || has_all, false);
         let mut left = vec![inside];
         while let Some(inside) = left.pop() {
             if !self.is_as_it_says(&inside)? {
@@ -149,8 +154,16 @@ impl Content {
             }
         }
         let has_orbax_parts = inside.directories.iter().any(|(name, _)| name.starts_with(ORBAX_PART));
-        if has_orbax_parts && inside.file(ORBAX_WHOLE).is_none() {
-            return Ok(false);
+        match inside.file(DATABASE) {
+            None if has_orbax_parts => return Ok(false),
+            // What those are put together to has all that counts of them.
+            Some(manifest) if !self.is_called_as_orbax_part(inside.dir) => {
+                let names: Vec<&[u8]> = inside.files.keys().map(|name| &**name).collect();
+                if !self.is_whole_database(inside.dir, manifest, &names)? {
+                    return Ok(false);
+                }
+            }
+            _ => {}
         }
         if inside.has_states() && !self.has_bytes(inside.file(STATE_OF_MAIN)) {
             return Ok(false);
@@ -198,7 +211,7 @@ impl Content {
     }
 
     /// The file that a path leads to from a directory.
-    fn file_below(&self, dir: Ino, path: &str) -> Option<Ino> {
+    pub(super) fn file_below(&self, dir: Ino, path: &str) -> Option<Ino> {
         let view = self.files.store().view();
         let found = path.split('/').try_fold(dir, |dir, name| view.lookup(dir, name.as_bytes()))?;
         view.object(found).is_some_and(|object| object.is_file()).then_some(found)
@@ -251,6 +264,10 @@ impl Content {
         self.files.store().view().name_of_directory(dir).is_some_and(is_called_as_trainers)
     }
 
+    fn is_called_as_orbax_part(&self, dir: Ino) -> bool {
+        self.files.store().view().name_of_directory(dir).is_some_and(|name| name.starts_with(ORBAX_PART))
+    }
+
     fn is_unfinished_by_orbax(&self, dir: Ino) -> bool {
         self.files.store().view().name_of_directory(dir).is_some_and(is_unfinished_by_orbax)
     }
@@ -285,7 +302,7 @@ impl Content {
 /// Whether a file of that name in it makes a directory a checkpoint.
 fn is_mark(name: &[u8]) -> bool {
     let is_index = INDEXES.iter().any(|end| name.ends_with(end));
-    is_index || [PLAN, TRAINER_STATE, ORBAX].contains(&name) || name.starts_with(STATES)
+    is_index || [PLAN, TRAINER_STATE, ORBAX, DATABASE].contains(&name) || name.starts_with(STATES)
 }
 
 /// Whether a file is called as event files are, which go on being written beside a checkpoint and are no part of it.

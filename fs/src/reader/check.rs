@@ -3,6 +3,7 @@
 use std::io;
 
 use serde::de::DeserializeOwned;
+use tensorfs_formats::ocdbt::Told;
 use tensorfs_formats::{Node, Planned, Recognised, Tensor};
 
 use super::protocol::{LOT_MAX, Summary};
@@ -36,6 +37,11 @@ pub(super) fn pieces(count: u32, bytes: &[u8], each: &mut dyn FnMut(Planned) -> 
 /// As [`tensors`], of the directories of a hierarchy of arrays.
 pub(super) fn nodes(count: u32, bytes: &[u8], each: &mut dyn FnMut(Node) -> bool) -> io::Result<(u64, bool)> {
     lot(count, bytes, &Node::fault, each)
+}
+
+/// As [`tensors`], of what is told of a database.
+pub(super) fn told(count: u32, bytes: &[u8], each: &mut dyn FnMut(Told) -> bool) -> io::Result<(u64, bool)> {
+    lot(count, bytes, &Told::fault, each)
 }
 
 fn lot<T: DeserializeOwned>(

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 
+use tensorfs_formats::ocdbt::Told;
 use tensorfs_formats::{Node, Planned, Recognised, Sink, Source};
 
 use super::check::{self, nonsense};
@@ -121,6 +122,16 @@ pub(super) fn taking_nodes(
 ) -> impl FnMut(Answer, &[u8]) -> io::Result<(u64, bool)> {
     move |answer, bytes| match answer {
         Answer::Nodes(count) => check::nodes(count, bytes, &mut |node| sink(node).is_continue()),
+        _ => Err(nonsense("an answer to another question")),
+    }
+}
+
+/// Gives what is told of a database to `sink`.
+pub(super) fn taking_told(
+    sink: &mut dyn FnMut(Told) -> ControlFlow<()>,
+) -> impl FnMut(Answer, &[u8]) -> io::Result<(u64, bool)> {
+    move |answer, bytes| match answer {
+        Answer::Told(count) => check::told(count, bytes, &mut |told| sink(told).is_continue()),
         _ => Err(nonsense("an answer to another question")),
     }
 }

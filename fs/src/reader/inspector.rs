@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use tensorfs_formats::ocdbt::{Asked, Told};
 use tensorfs_formats::{Metadata, Node, Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
 
 use super::ask::Ask;
@@ -38,6 +39,11 @@ impl Inspector {
     /// Reads the metadata of a hierarchy of arrays, and gives each directory that it tells of to `sink`.
     pub fn nodes(&self, file: &File, metadata: Metadata, sink: &mut dyn FnMut(Node) -> ControlFlow<()>) -> Recognised {
         summed_up(file, |ask| self.0.nodes(ask, metadata, sink))
+    }
+
+    /// Reads what is at a place of a file of a database, and gives all that it says to `sink`.
+    pub fn tree(&self, file: &File, asked: Asked, sink: &mut dyn FnMut(Told) -> ControlFlow<()>) -> Recognised {
+        summed_up(file, |ask| self.0.tree(ask, asked, sink))
     }
 
     /// A tensor of a file, to be read.

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use tensorfs_formats::ocdbt::Asked;
 use tensorfs_formats::{Format, Front, Metadata, Recognised, Tensor};
 
 /// The most bytes of a file that are read at once.
@@ -50,6 +51,8 @@ pub(crate) enum Wanted {
     Pieces,
     /// No tensors, but what the metadata of a hierarchy of arrays says of its directories.
     Nodes(Metadata),
+    /// No tensors, but what is at a place of a file of an OCDBT database.
+    Tree(Asked),
     /// No tensors, but whether a file in which nothing is recognised may be a part of a distributed checkpoint.
     Part,
 }
@@ -60,6 +63,7 @@ impl Wanted {
         match self {
             Wanted::All | Wanted::First | Wanted::Part => 0,
             Wanted::Shards | Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => 0,
+            Wanted::Tree(asked) => asked.at(),
             Wanted::From { at, .. } | Wanted::Behind { at, .. } => at,
         }
     }
@@ -100,6 +104,8 @@ pub(super) enum Answer {
     Pieces(u32),
     /// So many directories of a hierarchy come with this. Are more wanted?
     Nodes(u32),
+    /// So much of what is told of a database comes with this. Is more wanted?
+    Told(u32),
     /// That is all.
     Recognised(Summary),
     /// The bytes that were to be decoded come with this.

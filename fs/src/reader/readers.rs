@@ -12,13 +12,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tensorfs_formats::ocdbt::{Asked, Told};
 use tensorfs_formats::{self as formats, Metadata, Node, Planned, Recognised, Sink, Tensor};
 
 use crate::waits::{self, Wait};
 
 use super::ask::{Ask, Mark};
 use super::check;
-use super::hear::{Hear, Take, converse, head, of_bytes, of_others, of_tensors, taking_nodes, taking_pieces};
+use super::hear::{
+    Hear, Take, converse, head, of_bytes, of_others, of_tensors, taking_nodes, taking_pieces, taking_told,
+};
 use super::process::{Process, Spent, Unwanted, Watch};
 use super::protocol::{Answer, DECODE_MAX, Order, Wanted};
 
@@ -174,7 +177,7 @@ impl Readers {
                     ControlFlow::Break(())
                 }),
                 Wanted::Shards => formats::shards(ask.source),
-                Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => formats::planned(ask.source),
+                Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) | Wanted::Tree(_) => formats::planned(ask.source),
                 Wanted::Part => formats::part(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
                 Wanted::Behind { at, front } => formats::resume_behind(ask.source, at, front, sink),
@@ -223,12 +226,26 @@ impl Readers {
         self.each_said(ask, Wanted::Nodes(metadata), &mut taking_nodes(sink))
     }
 
+    /// Has what is at a place of a file of a database read, and gives all that it says to `sink`: as [`formats::tree`]
+    /// does.
+    pub fn tree(
+        &self,
+        ask: &Ask<'_>,
+        asked: Asked,
+        sink: &mut dyn FnMut(Told) -> ControlFlow<()>,
+    ) -> io::Result<Recognised> {
+        if self.0.here.load(Relaxed) {
+            return Ok(formats::tree(ask.source, asked, sink));
+        }
+        self.each_said(ask, Wanted::Tree(asked), &mut taking_told(sink))
+    }
+
     /// Has a file read that says something other than tensors. `take` is given what is said, and says whether more is
     /// wanted.
     fn each_said(&self, ask: &Ask<'_>, wanted: Wanted, take: Take<'_>) -> io::Result<Recognised> {
         let size = ask.source.size()?;
         let mut process = None;
-        let order = (Order::Recognise { size, wanted }, head(ask.source, 0, size));
+        let order = (Order::Recognise { size, wanted }, head(ask.source, wanted.start(), size));
         let found = self.request(ask, &mut process, order, &mut of_others(size, take));
         self.put(ask.owner, process);
         found

@@ -7,9 +7,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
+use tensorfs_formats::ocdbt::Asked;
 use tensorfs_formats::{self as formats, Metadata, Recognised, Source, Tensor, is_stored_as_read};
 
-use super::hear::{converse, head, of_bytes, of_others, of_tensors, taking_nodes, taking_pieces};
+use super::hear::{converse, head, of_bytes, of_others, of_tensors, taking_nodes, taking_pieces, taking_told};
 use super::protocol::{Answer, Order, Wanted, Wire};
 use super::serve::serve;
 
@@ -28,6 +29,8 @@ pub enum Question {
     Pieces,
     /// What the metadata of a hierarchy of arrays says.
     Nodes(Metadata),
+    /// What is at a place of a file of a database.
+    Tree(Asked),
     /// The first bytes of the first tensor that has to be decoded.
     Decoded,
 }
@@ -59,6 +62,7 @@ fn ask<S: Read + Write>(file: &File, question: Question, wire: &mut Wire<S>) -> 
         Question::Shards => Wanted::Shards,
         Question::Pieces => Wanted::Pieces,
         Question::Nodes(metadata) => Wanted::Nodes(metadata),
+        Question::Tree(asked) => Wanted::Tree(asked),
     };
     let order = (Order::Recognise { size, wanted }, head(source, wanted.start(), size));
     let mut unreadable = None;
@@ -83,6 +87,10 @@ fn ask<S: Read + Write>(file: &File, question: Question, wire: &mut Wire<S>) -> 
         Question::Nodes(_) => {
             let mut sink = |_| more();
             converse(source, wire, order, &mut of_others(size, &mut taking_nodes(&mut sink)), &mut unreadable)?
+        }
+        Question::Tree(_) => {
+            let mut sink = |_| more();
+            converse(source, wire, order, &mut of_others(size, &mut taking_told(&mut sink)), &mut unreadable)?
         }
         Question::Decoded => {
             let mut bytes = vec![0; 4096];

@@ -94,6 +94,7 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
     let of = match wanted {
         Wanted::Pieces => Answer::Pieces,
         Wanted::Nodes(_) => Answer::Nodes,
+        Wanted::Tree(_) => Answer::Told,
         _ => Answer::Tensors,
     };
     let mut lot = Lot { remote, of, bytes: Vec::new(), count: 0, most: 1, first, failed: None };
@@ -105,11 +106,15 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
         let found = formats::nodes(remote, metadata, &mut |node| lot.add(&node));
         return lot.end(found);
     }
+    if let Wanted::Tree(asked) = wanted {
+        let found = formats::tree(remote, asked, &mut |told| lot.add(&told));
+        return lot.end(found);
+    }
     let mut sink = |tensor: Tensor| lot.add(&tensor);
     let found = match wanted {
         Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
         Wanted::Shards => formats::shards(remote),
-        Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => formats::planned(remote),
+        Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) | Wanted::Tree(_) => formats::planned(remote),
         Wanted::Part => formats::part(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
         Wanted::Behind { at, front } => formats::resume_behind(remote, at, front, &mut sink),

@@ -2,15 +2,17 @@
 
 use std::ops::ControlFlow;
 
-use crate::arrays::{Metadata, Node};
+use crate::arrays::{Metadata, Node, What};
 use crate::fault::{Fault, Result, malformed};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::front::{self, Front, HEAD};
+use crate::ocdbt::{Asked, Told};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
 use crate::{
-    arrays, arrow, bare, ends, gguf, hdf5, keras, npy, npz, plan, safetensors, shards as parts, tfrecord, torch, zip,
+    arrays, arrow, bare, ends, gguf, hdf5, keras, npy, npz, ocdbt, plan, safetensors, shards as parts, tfrecord, torch,
+    zip,
 };
 
 /// Says what the file is, and gives each of its tensors to `sink`.
@@ -98,7 +100,22 @@ pub fn pieces(source: &dyn Source, sink: &mut dyn FnMut(Planned) -> ControlFlow<
 /// Reads the metadata of a hierarchy of arrays, and gives what it says of each directory to `sink`: of those below it,
 /// then of the one that it is in. Nothing, if it is a file of that name and no such metadata.
 pub fn nodes(source: &dyn Source, metadata: Metadata, sink: &mut dyn FnMut(Node) -> ControlFlow<()>) -> Recognised {
-    run(source, &mut |_| ControlFlow::Break(()), |source, out| arrays::read(source, metadata, out, sink))
+    run(source, &mut |_| ControlFlow::Break(()), |source, out| {
+        if metadata != Metadata::Ocdbt {
+            return arrays::read(source, metadata, out, sink);
+        }
+        let is_whole = ocdbt::check(source);
+        out.found.cut = matches!(is_whole, Err(Fault::Short(_)));
+        is_whole?;
+        out.found.end = source.size()?;
+        let _ = sink(Node { path: String::new(), what: What::Database });
+        Ok(())
+    })
+}
+
+/// Reads what is at a place of a file of an OCDBT database, and gives all that it says to `sink`.
+pub fn tree(source: &dyn Source, asked: Asked, sink: &mut dyn FnMut(Told) -> ControlFlow<()>) -> Recognised {
+    run(source, &mut |_| ControlFlow::Break(()), |source, out| ocdbt::read(source, asked, out, sink))
 }
 
 /// Says whether a file in which nothing is recognised may be a part of a distributed checkpoint all the same: objects

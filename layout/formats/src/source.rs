@@ -115,6 +115,27 @@ pub fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> io::Re
     }
 }
 
+/// So many bytes of a source from `at` on, as a source by themselves.
+pub(crate) struct Window<'s> {
+    pub source: &'s dyn Source,
+    pub at: u64,
+    pub len: u64,
+}
+
+impl Source for Window<'_> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        match self.at.checked_add(offset) {
+            Some(at) if want > 0 => self.source.read_at(at, &mut buffer[..want]),
+            _ => Ok(0),
+        }
+    }
+}
+
 /// The bytes from `at` to `end` as a reader.
 pub(crate) struct Part<S> {
     pub source: S,

@@ -28,6 +28,8 @@ mod behind;
 mod hdf5;
 #[path = "hostile_formats/keras.rs"]
 mod keras;
+#[path = "hostile_formats/ocdbt.rs"]
+mod ocdbt;
 
 // --- the measure -----------------------------------------------------------------------------------
 

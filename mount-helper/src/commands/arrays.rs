@@ -67,7 +67,8 @@ impl Arrays {
 pub fn summary(sum: &Sum, is_all: bool) -> String {
     let path = text::plain(&sum.path().to_string_lossy());
     let Some(arrays) = sum.arrays() else {
-        return format!("{path}: {}, a database of TensorStore's; its arrays are not looked into", sum.format());
+        let why = text::plain(sum.unknown().unwrap_or_default());
+        return format!("{path}: {}, a database of TensorStore's that is not looked into: {why}", sum.format());
     };
     let (there, of) = sum.chunks();
     let missing = match of.saturating_sub(there) {
@@ -78,8 +79,13 @@ pub fn summary(sum: &Sum, is_all: bool) -> String {
         _ => " (the others are the fill value)",
     };
     let (arrays, of) = (text::count(arrays, "array", "arrays"), text::count(of, "chunk", "chunks"));
+    let others = match sum.others() {
+        0 => String::new(),
+        count => format!(", and {} of no array", text::count(count, "key", "keys")),
+    };
     let more = if is_all { "" } else { ", and more that is not looked at here" };
-    format!("{path}: {}, {arrays}, {there} of {of}{missing}, {}{more}", sum.format(), size::humane(sum.bytes()))
+    let bytes = size::humane(sum.bytes());
+    format!("{path}: {}, {arrays}, {there} of {of}{missing}, {bytes}{others}{more}", sum.format())
 }
 
 /// A line of JSON of what a hierarchy has in all, or part of it.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tensorfs_formats::{Mode, Tensor};
+use tensorfs_formats::{Metadata, Mode, Tensor};
 use tensorfs_fs::{FileState, Inspector};
 use tensorfs_layout::Ino;
 
@@ -17,6 +17,8 @@ use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::progress::Bar;
 use crate::show::{output, size, table, text};
+use crate::tensors::bound::Bound;
+use crate::tensors::database::{Database, Wish, is_of_process};
 use crate::tensors::place::Place;
 use crate::tensors::plan::Plan;
 use crate::tensors::recorded::{is_complete, wrong_frames};
@@ -55,7 +57,9 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         };
         place.walk(
             &mut |dir, inside| {
-                plans.push((dir.clone(), Plan::all_in(dir, inside, &inspector)));
+                let is_one = inside.iter().any(|place| place.name() == Metadata::Ocdbt.name());
+                let database = (is_one && !is_of_process(dir)).then(|| inside.clone());
+                plans.push((dir.clone(), database, Plan::all_in(dir, inside, &inspector)));
                 Ok(true)
             },
             &mut |place, about| {
@@ -110,9 +114,13 @@ pub fn run(arguments: &Verify) -> Result<ExitCode, Failure> {
         done += size;
     }
     printer.bar.clear();
-    for (dir, plans) in plans {
+    for (dir, database, plans) in plans {
+        let is_told = match database {
+            Some(inside) if !is_removed(&dir) => tally.database(&printer, &dir, &inside, &inspector)?,
+            _ => false,
+        };
         match plans {
-            _ if is_removed(&dir) => {}
+            _ if is_told || is_removed(&dir) => {}
             Ok(plans) => tally.checkpoint(&printer, &dir, &plans)?,
             // Of a plan that cannot be read the server says what that comes to.
             Err(failure) if !dir.is_in_pool() && said_of(&dir) == Said::Incomplete => {
@@ -215,6 +223,26 @@ impl Tally {
             return Ok(());
         }
         self.lacking(printer, dir, LACKING)
+    }
+
+    /// Says in a line what a database lacks, or what of it is wrong: all nodes of its newest version are read, and
+    /// those that lead to older ones. True if something is.
+    fn database(
+        &mut self,
+        printer: &Printer,
+        dir: &Place,
+        inside: &[Place],
+        inspector: &Inspector,
+    ) -> Result<bool, Failure> {
+        let bound = Bound::none();
+        let found = Database::read(dir, inside, inspector, Wish { keep: false, with_versions: true, bound: &bound });
+        if let Some(why) = &found.unknown {
+            output::complain(Failure::at(dir.path(), format!("not looked into: {why}")));
+        }
+        let Some((first, more)) = found.faults.split_first() else { return Ok(false) };
+        let more = if more.is_empty() { String::new() } else { format!("; and {} more", more.len()) };
+        self.lacking(printer, dir, &format!("{first}{more}"))?;
+        Ok(true)
     }
 
     /// Says that a checkpoint is incomplete, and why.

@@ -1,18 +1,23 @@
-//! Which chunks of an array are there: each is a file, and called by its numbers.
+//! Which chunks of an array are there: each is a file, or a value of a database, and called by its numbers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
-use tensorfs_formats::{Array, Keys};
+use tensorfs_formats::{Array, Keys, ocdbt};
 
-use crate::show::failure::Failure;
+use crate::show::failure::{At, Failure};
+use crate::show::text;
 use crate::tensors::bound::Bound;
 use crate::tensors::place::{Kind, Place};
 
 /// What comes before the numbers, where something does, and what stands for the chunk of a single element.
 const PREFIX: &str = "c";
 const SINGLE: &str = "0";
+const DOTTED: Keys = Keys { has_prefix: false, is_nested: false };
 
 /// Which are there.
 #[derive(Default)]
@@ -55,7 +60,48 @@ impl Chunks {
         });
         if keep {
             chunks.files.numbers.sort_unstable();
-            chunks.files.within = Some((dir.clone(), keys, grid));
+            chunks.files.within = Some(Within::Directory(dir.clone(), keys, grid));
+        }
+        Some(chunks)
+    }
+
+    /// Those of an array in the database of a directory, by their numbers and lengths. `bad` says what is wrong with a
+    /// data file, if anything.
+    pub fn in_database(
+        dir: &Place,
+        array: &Array,
+        all: Vec<(u64, u64, Where)>,
+        keep: bool,
+        bad: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Chunks> {
+        let mut chunks = Chunks::none_of(array)?;
+        let (grid, plain) = (array.grid()?, array.plain_chunk());
+        let mut kept = BTreeMap::new();
+        for (number, len, at) in all {
+            let why = match &at {
+                Where::In(place) => bad(&place.path),
+                Where::Here(None) => Some("more is kept beside keys than is read".to_owned()),
+                Where::Here(Some(_)) => None,
+            };
+            if let Some(why) = why {
+                chunks.strange += 1;
+                chunks.first_strange.get_or_insert(why);
+                continue;
+            }
+            chunks.there += 1;
+            chunks.bytes = chunks.bytes.saturating_add(len);
+            if let Some(plain) = plain.filter(|plain| *plain != len) {
+                chunks.odd += 1;
+                let name = || names_of(&key_of_number(number, &grid), array.keys.unwrap_or(DOTTED)).join("/");
+                chunks.first_odd.get_or_insert_with(|| (name(), len, plain));
+            }
+            if keep {
+                kept.insert(number, at);
+            }
+        }
+        if keep {
+            chunks.files.numbers = kept.keys().copied().collect();
+            chunks.files.within = Some(Within::Database(dir.clone(), kept));
         }
         Some(chunks)
     }
@@ -66,14 +112,29 @@ impl Chunks {
     }
 
     /// Opens one of those, by its number. None if it was not there.
-    pub fn open(&self, number: u64) -> Result<Option<File>, Failure> {
-        let Some((dir, keys, grid)) = &self.files.within else { return Ok(None) };
+    pub fn open(&self, number: u64) -> Result<Option<ChunkBytes>, Failure> {
         if self.files.numbers.binary_search(&number).is_err() {
             return Ok(None);
         }
-        let names = names_of(&key_of_number(number, grid), *keys);
-        let place = names.iter().try_fold(dir.clone(), |place, name| place.named_in(name))?;
-        place.open_found().map(Some)
+        match &self.files.within {
+            None => Ok(None),
+            Some(Within::Directory(dir, keys, grid)) => {
+                let names = names_of(&key_of_number(number, grid), *keys);
+                let place = names.iter().try_fold(dir.clone(), |place, name| place.named_in(name))?;
+                let file = place.open_found()?;
+                let len = file.metadata().at(place.path())?.len();
+                Ok(Some(ChunkBytes::File { file, offset: 0, len }))
+            }
+            Some(Within::Database(dir, all)) => match all.get(&number) {
+                None | Some(Where::Here(None)) => Ok(None),
+                Some(Where::Here(Some(bytes))) => Ok(Some(ChunkBytes::Here(bytes.clone()))),
+                Some(Where::In(place)) => {
+                    let opened = open_below(dir, &place.path);
+                    let (file, _) = opened.map_err(|why| Failure::at(dir.path(), why))?;
+                    Ok(Some(ChunkBytes::File { file, offset: place.offset, len: place.len }))
+                }
+            },
+        }
     }
 
     /// How many files of chunks are there.
@@ -119,8 +180,78 @@ impl Chunks {
 #[derive(Default)]
 struct Files {
     numbers: Vec<u64>,
+    within: Option<Within>,
+}
+
+enum Within {
     /// The array's directory, how they are called, and how many there are in each dimension.
-    within: Option<(Place, Keys, Vec<u64>)>,
+    Directory(Place, Keys, Vec<u64>),
+    /// The database's directory, and where they are in that.
+    Database(Place, BTreeMap<u64, Where>),
+}
+
+/// Where a value of a database is.
+pub enum Where {
+    /// In one of its files.
+    In(ocdbt::Place),
+    /// Beside its key; its bytes, as far as they are kept.
+    Here(Option<Rc<[u8]>>),
+}
+
+/// An array that is in a database.
+pub struct InDatabase {
+    /// What its metadata says.
+    pub(super) array: Array,
+    /// Which chunks are there, if it is known how they are called.
+    pub(super) chunks: Option<Chunks>,
+    /// What is wrong with those.
+    pub(super) fault: Option<String>,
+    /// Why others may be there.
+    pub(super) why: Option<String>,
+}
+
+/// The bytes of a chunk, to be read.
+pub enum ChunkBytes {
+    /// They are in a file.
+    File {
+        /// That.
+        file: File,
+        /// The first of them.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// They stand beside a key.
+    Here(Rc<[u8]>),
+}
+
+impl ChunkBytes {
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        match self {
+            ChunkBytes::File { len, .. } => *len,
+            ChunkBytes::Here(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Fills a buffer with those from `from` on.
+    pub fn read_exact_at(&self, buffer: &mut [u8], from: u64) -> io::Result<()> {
+        let end = from.checked_add(buffer.len() as u64).filter(|end| *end <= self.len());
+        if end.is_none() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match self {
+            ChunkBytes::File { file, offset, .. } => file.read_exact_at(buffer, offset + from),
+            ChunkBytes::Here(bytes) => {
+                // It is within, as was seen above.
+                let from = usize::try_from(from).unwrap_or(usize::MAX);
+                let bytes = bytes.get(from..from + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+                buffer.copy_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// How the directories are gone through that chunks are in.
@@ -216,6 +347,28 @@ pub(super) fn other(kind: Kind) -> &'static str {
     }
 }
 
+/// Opens a file below a directory, with its size. No link is followed.
+pub fn open_below(dir: &Place, path: &str) -> Result<(File, u64), String> {
+    let mut place = dir.clone();
+    let mut names = path.split('/').peekable();
+    while let Some(name) = names.next() {
+        place = place.named_in(name).map_err(|_| format!("{path} is missing"))?;
+        let about = place.about_itself().map_err(|failure| match place.is_gone() {
+            true => format!("{path} is missing"),
+            false => failure.to_string(),
+        })?;
+        let expected = if names.peek().is_some() { Kind::Directory } else { Kind::File };
+        if about.kind() != expected {
+            return Err(format!("{} is {}", text::plain(&place.path().to_string_lossy()), other(about.kind())));
+        }
+        if expected == Kind::File {
+            let file = place.open_found().map_err(|failure| failure.to_string())?;
+            return Ok((file, about.size()));
+        }
+    }
+    Err(format!("{path} is missing"))
+}
+
 /// The number below that, if it is one as it is written.
 fn number(name: &str, most: u64) -> Option<u64> {
     name.parse::<u64>().ok().filter(|number| *number < most && number.to_string() == name)
@@ -230,6 +383,18 @@ fn key_of(name: &str, has_prefix: bool, grid: &[u64]) -> Option<Vec<u64>> {
     let mut numbers = rest.split('.');
     let key = grid.iter().map(|most| number(numbers.next()?, *most)).collect::<Option<Vec<u64>>>()?;
     numbers.next().is_none().then_some(key)
+}
+
+/// The number of the chunk of an array that is called so in its database.
+pub(super) fn key_in(name: &str, array: &Array) -> Option<u64> {
+    let (keys, grid) = (array.keys?, array.grid()?);
+    if grid.is_empty() || !keys.is_nested {
+        return key_of(name, keys.has_prefix, &grid).map(|key| number_of(&key, &grid));
+    }
+    let rest = if keys.has_prefix { name.strip_prefix(PREFIX)?.strip_prefix('/')? } else { name };
+    let mut names = rest.split('/');
+    let key = grid.iter().map(|most| number(names.next()?, *most)).collect::<Option<Vec<u64>>>()?;
+    names.next().is_none().then(|| number_of(&key, &grid))
 }
 
 /// The chunks of a grid have numbers, row by row.

@@ -10,7 +10,7 @@ use tensorfs_formats::{Array, Order, Tensor, crc32c_append};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::text;
 use crate::tensors::assembled::by_rows;
-use crate::tensors::chunks::Chunks;
+use crate::tensors::chunks::{ChunkBytes, Chunks};
 use crate::tensors::listed::{Bytes, Listed};
 use crate::tensors::numbers::{Decoder, Number};
 use crate::tensors::tensor_file::TensorFile;
@@ -219,9 +219,9 @@ fn have_same_chunks(a: (&Array, &Chunks), b: (&Array, &Chunks)) -> Result<bool, 
     Ok(true)
 }
 
-fn have_same_bytes((a, b): (&File, &File), pieces: &mut (Vec<u8>, Vec<u8>)) -> io::Result<bool> {
-    let len = a.metadata()?.len();
-    if b.metadata()?.len() != len {
+fn have_same_bytes((a, b): (&ChunkBytes, &ChunkBytes), pieces: &mut (Vec<u8>, Vec<u8>)) -> io::Result<bool> {
+    let len = a.len();
+    if b.len() != len {
         return Ok(false);
     }
     let mut at = 0;

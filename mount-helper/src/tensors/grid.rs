@@ -1,14 +1,12 @@
 //! The bytes of an array whose elements are in chunks, each a file that has nothing else.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use tensorfs_formats::Array;
 
 use crate::show::size;
-use crate::tensors::chunks::{Chunks, number_of};
+use crate::tensors::chunks::{ChunkBytes, Chunks, number_of};
 
 /// So many chunks are open at a time: a row of an array goes through several, and so does the next one.
 const OPEN_MAX: usize = 64;
@@ -24,7 +22,7 @@ pub struct Grid {
     grid: Vec<u64>,
     len: u64,
     /// Chunks that were read, the newest last. None of those that are not there.
-    open: Vec<(u64, Option<File>)>,
+    open: Vec<(u64, Option<ChunkBytes>)>,
 }
 
 /// Why an array cannot be read, if it cannot.
@@ -92,7 +90,7 @@ impl Grid {
             }
         };
         match &self.open[at] {
-            (_, Some(file)) => file.read_exact_at(buffer, offset),
+            (_, Some(bytes)) => bytes.read_exact_at(buffer, offset),
             (_, None) => {
                 let fill = self.array.fill.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 buffer.chunks_mut(fill.len()).for_each(|element| element.copy_from_slice(&fill[..element.len()]));

@@ -10,7 +10,8 @@ use tensorfs_fs::Inspector;
 
 use crate::show::failure::{self, Failure};
 use crate::tensors::bound::Bound;
-use crate::tensors::chunks::{self, Chunks, Going};
+use crate::tensors::chunks::{self, Chunks, Going, InDatabase};
+use crate::tensors::database::{self, Database, Wish};
 use crate::tensors::place::{Kind, Place};
 
 /// What users say of arrays and groups of zarr 2.
@@ -57,8 +58,8 @@ pub struct Sum {
     path: PathBuf,
     /// The name of the format in print.
     format: &'static str,
-    /// A database, whose arrays are not looked into.
-    is_database: bool,
+    /// Why not all of a database is looked into.
+    unknown: Option<String>,
     /// How many arrays there are.
     arrays: u64,
     /// Chunks that are there, and that there may be.
@@ -67,6 +68,8 @@ pub struct Sum {
     bytes: u64,
     /// What has the name of a chunk and is none.
     strange: u64,
+    /// Keys of databases that belong to no array.
+    others: u64,
 }
 
 /// Those that a walk comes by. One of another format in one is a hierarchy of its own.
@@ -136,7 +139,12 @@ impl Hierarchies {
                 let what = format!("{} that is not understood: {why}", open.sum.format);
                 seen.push(Seen::Trouble(Failure::at(dir.path(), what)));
             }
-            Some(What::Database) => open.sum.is_database = true,
+            Some(What::Database) => {
+                let wish = Wish { keep: self.keep, with_versions: false, bound: &self.bound };
+                let found = Database::read(dir, inside, &self.inspector, wish);
+                inside.retain(|place| !database::is_part(place, &found));
+                open.sum.take(&name, dir, found, &mut seen);
+            }
             Some(What::Group) | None => {}
         }
         seen
@@ -299,7 +307,7 @@ impl Stored {
 
 impl Sum {
     fn new(path: &Path, format: &'static str) -> Sum {
-        Sum { path: path.to_owned(), format, is_database: false, arrays: 0, chunks: (0, 0), bytes: 0, strange: 0 }
+        Sum { path: path.to_owned(), format, unknown: None, arrays: 0, chunks: (0, 0), bytes: 0, strange: 0, others: 0 }
     }
 
     /// Its root.
@@ -312,9 +320,14 @@ impl Sum {
         self.format
     }
 
-    /// How many arrays there are. None of a database, whose arrays are not looked into.
+    /// How many arrays there are. None of a database that is not looked into.
     pub fn arrays(&self) -> Option<u64> {
-        (!self.is_database).then_some(self.arrays)
+        self.unknown.is_none().then_some(self.arrays)
+    }
+
+    /// Why it is not looked into.
+    pub fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
     }
 
     /// Chunks that are there, and that there may be.
@@ -330,6 +343,34 @@ impl Sum {
     /// What has the name of a chunk and is none.
     pub fn strange(&self) -> u64 {
         self.strange
+    }
+
+    /// Keys of databases that belong to no array.
+    pub fn others(&self) -> u64 {
+        self.others
+    }
+
+    /// Takes what is in a database in a directory of that name.
+    fn take(&mut self, name: &str, dir: &Place, found: Database, seen: &mut Vec<Seen>) {
+        let path = dir.path();
+        let named = |array: &str| [name, array].join("/").trim_matches('/').to_owned();
+        seen.extend(found.faults.iter().map(|why| Seen::Trouble(Failure::at(path, format!("incomplete: {why}")))));
+        for (array, why) in &found.strange {
+            let what = format!("{}, an array that is not understood: {why}", named(array));
+            seen.push(Seen::Trouble(Failure::at(path, what)));
+        }
+        if let Some(why) = &found.unknown {
+            seen.push(Seen::Odd(Failure::at(path, format!("not looked into: {why}"))));
+        }
+        self.unknown = self.unknown.take().or(found.unknown);
+        self.others += found.others;
+        for (way, InDatabase { array, chunks, fault, why }) in found.arrays {
+            let way = named(&way);
+            seen.extend(array.odd.iter().map(|why| Seen::Odd(Failure::at(path, format!("{way}: {why}")))));
+            let trouble = fault.as_ref().map(|fault| Failure::at(path, format!("{way}: {fault}")));
+            let stored = self.add(&way, array, chunks, fault.or(why));
+            seen.push(Seen::Array(Box::new(stored), trouble));
+        }
     }
 
     fn add(&mut self, name: &str, array: Array, chunks: Option<Chunks>, fault: Option<String>) -> Stored {

@@ -7,6 +7,7 @@ mod called;
 pub mod choice;
 pub mod chunks;
 pub mod compare;
+pub mod database;
 pub mod filter;
 pub mod glob;
 pub mod grid;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use tensorfs_tests::databases::{MANIFEST, wrapped};
 use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors, samples, wait_until};
 
 use super::attribute;
@@ -384,6 +385,14 @@ fn what_its_library_loads_is_not_incomplete(setup: Setup) {
     assert_eq!(is_whole("checkpoint-3").unwrap(), "incomplete", "nothing has tensors");
 }
 
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for path in fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy_all(&path, &to) } else { assert!(fs::copy(path, to).is_ok()) }
+    }
+}
+
 /// Proves T13.
 fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
     let mount = setup.mount();
@@ -393,11 +402,8 @@ fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
     let run = mount.at("run");
     let save = |name: &str| {
         let dir = run.join(name);
-        fs::create_dir_all(dir.join("default/ocdbt.process_0/d")).unwrap();
-        for file in ["default/_METADATA", "default/ocdbt.process_0/manifest.ocdbt", "default/ocdbt.process_0/d/0"] {
-            fs::write(dir.join(file), "anything").unwrap();
-        }
-        fs::write(dir.join("default/manifest.ocdbt"), "anything").unwrap();
+        copy_all(&samples().with_file_name("databases/database-merged"), &dir.join("default"));
+        fs::write(dir.join("default/_METADATA"), "anything").unwrap();
         fs::write(dir.join("_CHECKPOINT_METADATA"), "{\"item_handlers\": {}}").unwrap();
         dir
     };
@@ -413,6 +419,31 @@ fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
     fs::rename(dir.join("default"), dir.join("default.orbax-checkpoint-tmp-1")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
     fs::rename(dir.join("default.orbax-checkpoint-tmp-1"), dir.join("default")).unwrap();
+    // What is left of it by the processes is needed where it has values, and not what they made of that themselves.
+    fs::remove_file(dir.join("default/ocdbt.process_0/manifest.ocdbt")).unwrap();
+    assert_eq!(attribute(&dir, "complete").unwrap(), "complete");
+    let manifest = fs::read(dir.join("default/manifest.ocdbt")).unwrap();
+    for (bytes, said) in [
+        (&b"anything"[..], Ok("incomplete")),
+        (&wrapped(MANIFEST, 1, 0, b"of another version"), Err(Errno::EIO)),
+        (&manifest[..manifest.len() - 1], Ok("incomplete")),
+        (&manifest, Ok("complete")),
+    ] {
+        fs::write(dir.join("default/manifest.ocdbt"), bytes).unwrap();
+        assert_eq!(attribute(&dir, "complete").as_deref().map_err(|errno| *errno), said);
+    }
+    let data = fs::read_dir(dir.join("default/ocdbt.process_1/d")).unwrap().map(|entry| entry.unwrap().path());
+    let mut needed = 0;
+    for file in data {
+        let bytes = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        if attribute(&dir, "complete").unwrap() == "incomplete" {
+            needed += 1;
+            assert_eq!(latest(&mount, &run), before);
+        }
+        fs::write(&file, bytes).unwrap();
+    }
+    assert_eq!((needed, attribute(&dir, "complete").unwrap().as_str()), (3, "complete"));
     fs::remove_file(dir.join("default/manifest.ocdbt")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
     assert_eq!(latest(&mount, &run), before);

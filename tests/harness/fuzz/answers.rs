@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
+use tensorfs_formats::ocdbt::{Asked, Tail};
 use tensorfs_formats::{Metadata, Recognised, copy_stored, is_stored_as_read, npy_header, npy_len, tensor_len};
 use tensorfs_fs::testing::{Heard, Question, heard, said_of};
 use tensorfs_layout::check::fault_of_run;
@@ -28,7 +29,7 @@ const AS_THEY_LIKE: u16 = u16::MAX;
 const LONGEST: usize = 1 << 16;
 
 fn question(byte: u8) -> Question {
-    match byte % 13 {
+    match byte % 15 {
         0 | 1 => Question::Tensors,
         2 => Question::First,
         3 => Question::From(0),
@@ -36,6 +37,8 @@ fn question(byte: u8) -> Question {
         5 => Question::Shards,
         6 => Question::Pieces,
         n @ 7..=11 => Question::Nodes(Metadata::ALL[usize::from(n - 7)]),
+        12 => Question::Tree(Asked::Manifest),
+        13 => Question::Tree(Asked::Node { at: 0, len: 100, height: 0, tail: Tail::default(), with_values: true }),
         _ => Question::Decoded,
     }
 }
@@ -161,7 +164,7 @@ fn as_input(asked: u8, about: u8, mut wire: &[u8]) -> Option<Vec<u8>> {
 /// What readers say of files of each format, to each question.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut contents: Vec<Vec<u8>> = Vec::new();
-    let of_a_format: [fn() -> Vec<Vec<u8>>; 12] = [
+    let of_a_format: [fn() -> Vec<Vec<u8>>; 13] = [
         formats::tfrecords,
         formats::safetensors,
         formats::npy,
@@ -169,6 +172,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         formats::indexes,
         formats::plans,
         formats::hierarchies,
+        formats::databases,
         formats::gguf,
         formats::hdf5,
         formats::arrow,
@@ -184,7 +188,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for bytes in contents {
         file.set_len(0).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
-        for asked in 0..13 {
+        for asked in 0..15 {
             let Ok(said) = said_of(&file, question(asked)) else { continue };
             for about in [2, 3] {
                 all.extend(as_input(asked, about, &said).filter(|input| input.len() < 100_000));

@@ -2,12 +2,15 @@
 
 use std::ops::ControlFlow;
 
+use tensorfs_formats::ocdbt::{Asked, Tail, Told, Tree};
 use tensorfs_formats::{
-    Format, Metadata, TensorReader, What, crc32c, nodes, npy_header, pieces, planned, read_tensor, recognise, resume,
-    shards,
+    Format, Metadata, Recognised, TensorReader, What, crc32c, nodes, npy_header, pieces, planned, read_tensor,
+    recognise, resume, shards, tree,
 };
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
+
+use crate::databases::{MANIFEST, Made, NODE, leaf, manifest, node, wrapped};
 
 /// Tensors of one file that are read.
 const READ: usize = 20;
@@ -85,6 +88,84 @@ pub fn arrays(bytes: &[u8]) {
         });
         assert!(found.end <= bytes.len() as u64 && found.tensors == 0 && found.error.is_none());
     }
+}
+
+/// A database: the bytes are its manifest, and each of its data files. Where the manifest leads nowhere they are taken
+/// for a node of any height.
+pub fn ocdbt(bytes: &[u8]) {
+    let mut tree = Tree::new(true, true);
+    let mut is_named = false;
+    let found = ask(bytes, Asked::Manifest, &mut |told| {
+        is_named = true;
+        tree.take(None, told).map(drop).is_ok()
+    });
+    assert!(found.error.is_none() && found.tensors == 0);
+    for _ in 0..200 {
+        let Some(step) = tree.step() else { break };
+        assert!(step.asked.at() == step.place.offset && !step.place.path.contains(".."));
+        let _ = ask(bytes, step.asked, &mut |told| match tree.take(Some(&step), told) {
+            Ok(entry) => entry.is_none_or(|entry| entry.key.len() <= 1 << 16),
+            Err(_) => false,
+        });
+    }
+    assert!(tree.needed().all(|(path, _)| !path.starts_with('/') && !path.split('/').any(|name| name == "..")));
+    if is_named {
+        return;
+    }
+    let (len, tail) = (bytes.len() as u64, Tail::of(b"a/.zarr"));
+    for (at, height) in [(0, 0), (0, 1), (0, 2), (0, 255), (len / 2, 0)] {
+        let len = len - at;
+        ask(bytes, Asked::Node { at, len, height, tail, with_values: true }, &mut |_| true);
+        ask(bytes, Asked::Versions { at, len, height }, &mut |_| true);
+    }
+    ask(bytes, Asked::Array { at: 0, len, metadata: Metadata::Zarr3 }, &mut |_| true);
+}
+
+fn ask(bytes: &[u8], asked: Asked, each: &mut dyn FnMut(Told) -> bool) -> Recognised {
+    tree(&bytes, asked, &mut |told| {
+        assert_eq!(told.fault(), None, "{told:?}");
+        if each(told) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
+}
+
+/// Manifests and nodes that TensorStore wrote, and some of which their checksums are right when their bytes are others.
+pub fn databases() -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let mut left = vec![super::super::samples().with_file_name("databases")];
+    while let Some(dir) = left.pop() {
+        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                all.push(std::fs::read(path).unwrap());
+            }
+        }
+    }
+    all.sort();
+    let file = [("", "d/0")];
+    let array = br#"{"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "|u1"}"#;
+    let leaf =
+        leaf(&file, &[(b"a/.zarray", Made::Here(array)), (b"a/0", Made::In((0, 0, 2))), (b"a/1", Made::Here(b"12"))]);
+    let above = node(1, &[("x/", "d/0"), ("", "d/0")], &[(b"a", 1, (1, 0, leaf.len() as u64)), (b"b", 0, (0, 0, 9))]);
+    all.extend([manifest(&file, (0, 0, leaf.len() as u64), 0), leaf, above]);
+    all
+}
+
+/// As [`ocdbt`], with the checksums of what is wrapped made right: what is behind them is reached, too.
+pub fn ocdbt_behind_checksums(bytes: &[u8]) {
+    let [version, compression, height, body @ ..] = bytes else { return };
+    let magic = if *height & 1 == 0 { NODE } else { MANIFEST };
+    ocdbt(&wrapped(magic, u64::from(*version & 0x81), u64::from(*compression & 0x83), body));
+}
+
+/// Bodies for that.
+pub fn bodies() -> Vec<Vec<u8>> {
+    let body = |bytes: Vec<u8>| {
+        let len = bytes.len();
+        let kind = u8::from(bytes[..4] == MANIFEST.to_be_bytes());
+        (len > 18).then(|| [&[bytes[12], bytes[13], kind], &bytes[14..len - 4]].concat())
+    };
+    databases().into_iter().filter(|bytes| bytes.starts_with(&[0x0c, 0xdb])).filter_map(body).collect()
 }
 
 /// Metadata of each format, as their libraries write it.

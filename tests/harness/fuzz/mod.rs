@@ -25,7 +25,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 21] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -44,6 +44,8 @@ pub const TARGETS: [Target; 19] = [
     Target { name: "shards", run: formats::named_shards, seeds: formats::indexes, cost: 1 },
     Target { name: "plan", run: formats::plan, seeds: formats::plans, cost: 1 },
     Target { name: "arrays", run: formats::arrays, seeds: formats::hierarchies, cost: 2 },
+    Target { name: "ocdbt", run: formats::ocdbt, seeds: formats::databases, cost: 2 },
+    Target { name: "ocdbt_bodies", run: formats::ocdbt_behind_checksums, seeds: formats::bodies, cost: 2 },
     Target { name: "gguf", run: formats::any, seeds: formats::gguf, cost: 2 },
     Target { name: "hdf5", run: formats::any, seeds: formats::hdf5, cost: 4 },
     Target { name: "arrow", run: formats::any, seeds: formats::arrow, cost: 3 },

@@ -87,7 +87,7 @@ const FORMATS: &str = "tensorfs_formats";
 const READER: [&str; 1] = ["fs/src/reader"];
 
 /// What others may name of it: what was found, how bytes are had, checksums, and copying. None of it takes bytes apart.
-const NO_PARSER: [&str; 34] = [
+const NO_PARSER: [&str; 35] = [
     "Array",
     "DIMENSIONS_MAX",
     "Dtype",
@@ -120,6 +120,7 @@ const NO_PARSER: [&str; 34] = [
     "is_stored_as_read",
     "npy_header",
     "npy_len",
+    "ocdbt",
     "read_exact",
     "tensor_len",
 ];

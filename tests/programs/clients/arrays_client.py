@@ -11,6 +11,9 @@ import numpy as np
 import tensorstore as ts
 import zarr
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from make_databases import databases  # noqa: E402
+
 TOP = sys.argv[1]
 # Of what the format does not say yet.
 warnings.simplefilter("ignore")
@@ -79,6 +82,4 @@ for kind in ("raw", "gzip"):
     blocks = {"dimensions": [9, 8], "blockSize": [4, 4], "dataType": "uint16", "compression": {"type": kind}}
     by_tensorstore("n5", blocks, f"n5-{kind}", ("uint16", [9, 8], [4, 4], [kind], 6, 1))
 
-# What orbax keeps arrays in.
-database = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{TOP}/database/"}).result()
-database.write("model/.zarray", b"{}").result()
+databases(TOP, say)

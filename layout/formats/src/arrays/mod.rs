@@ -1,4 +1,4 @@
-//! Hierarchies of arrays that are directories: zarr 2 and 3, n5, and OCDBT. What the metadata in a directory says of it
+//! Hierarchies of arrays that are directories: zarr 2 and 3, and n5. What the metadata in a directory says of it
 //! and of what is below. Chunks are files of their own, and nobody looks into them here.
 
 mod codecs;
@@ -6,7 +6,6 @@ mod fill;
 mod json;
 mod n5;
 mod node;
-mod ocdbt;
 mod zarr2;
 mod zarr3;
 
@@ -49,12 +48,6 @@ pub(crate) fn read(
         }
         if sink(node).is_continue() { Ok(()) } else { Err(Fault::Stopped) }
     };
-    if metadata == Metadata::Ocdbt {
-        let read = ocdbt::read(source);
-        out.found.cut = matches!(read, Err(Fault::Short(_)));
-        out.found.end = size;
-        return give(Node::of("", Ok(read?)));
-    }
     let mut refused = None;
     let mut said = Said::default();
     let mut each = |name: &str, said: Said| match metadata {
