@@ -65,7 +65,8 @@ pub use kernel::{Server, ServerHandle, could_take_over};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};
 pub use privileged::{Own, Privileged, leave_privileged_to};
 pub use protocol::{
-    Damaged, Event, FileState, IS_WHOLE, Moving, Output, Part, Place, Records, Reply, Request, Sealing, Work, ask,
+    Damaged, Event, FileState, IS_WHOLE, LEAVES, Moving, NO_TIER, Output, Part, Place, Records, Reply, Request,
+    Sealing, Work, ask,
 };
 pub use reader::{Inspector, READER, ReaderInfo, TensorBytes, serve_reader};
 pub use rights::keep_to_quotas;

@@ -136,6 +136,12 @@ pub struct Damaged {
 /// before had done it.
 pub const IS_WHOLE: &str = "its bytes are those that were sealed";
 
+/// Why no file is moved to the pool's remote at a word.
+pub const LEAVES: &str = "somebody has to look whether the remote has it, which `tensorfs tier move` does";
+
+/// How it begins why none is moved to a tier that the pool does not have.
+pub const NO_TIER: &str = "the pool has no tier";
+
 /// What came of having a file moved to a tier, or mended. That is only asked, and not begun, of a server that knows
 /// nothing of it gives `ESRCH`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -225,6 +225,9 @@ pub struct TierMap {
 /// Move files to a tier, those that nothing has open
 #[derive(Debug, Args)]
 #[command(after_help = "\
+The tier `remote` is the pool's second copy (`tensorfs remote`): files that it has, whole,
+are there alone from then on, and come back when they are opened, or moved to `pm`.
+
 Exit status: 0 all are there, 1 some are not, which are named with the reason.")]
 pub struct TierMove {
     /// Files or directories on a mount; POOL:/path of a file
@@ -233,6 +236,9 @@ pub struct TierMove {
     /// The tier
     #[arg(required = true)]
     pub tier: String,
+    /// To the remote: read what it has of each file before
+    #[arg(long)]
+    pub check_data: bool,
 }
 
 /// Limit what may be below a directory of a mount, by the quotas of its host

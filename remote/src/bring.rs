@@ -16,13 +16,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::unistd::{Whence, geteuid, lseek};
 use serde::{Deserialize, Serialize};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{Bring, BringReply, ToBring, bring};
 use tensorfs_layout::{Ino, SegmentId};
 
-use crate::carry::Settings;
+use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
 use crate::repository::{Content, Hash, Newest, Repository};
@@ -34,6 +34,8 @@ const THREADS_WAITED_FOR: usize = 2;
 const MOUNTED: Duration = Duration::from_secs(120);
 /// How often it is asked for the next file where there is none: by who fetches what is waited for, and by others.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+/// After so long without one, whoever fetches those that have left asks no more often than that.
+const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(100));
 /// After an attempt that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The server hears so often that somebody is at work.
@@ -54,6 +56,24 @@ pub struct From {
     pub hash: Option<Hash>,
 }
 
+/// Where the files of a mount come from.
+enum Source {
+    /// From the remote that the pool was made from.
+    Made(From),
+    /// From the pool's own remote, for which they have left: it is there, as the pool says.
+    Own(Mutex<Settings>),
+}
+
+/// The number of a batch, and its BLAKE3.
+type Batch = (u64, Option<Hash>);
+
+/// A remote, read.
+struct Opened {
+    repository: Repository,
+    newest: Newest,
+    settings: Settings,
+}
+
 /// What keeps from going on.
 enum Stop {
     /// There is no mount any more.
@@ -64,6 +84,7 @@ enum Stop {
 
 /// The mount of a pool.
 struct Mount {
+    pool: PathBuf,
     at: PathBuf,
     to: ToBring,
     uuid: String,
@@ -84,6 +105,7 @@ pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
     })?;
     let pool = &*PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let mount = Mount {
+        pool: pool.to_owned(),
         at: at.to_owned(),
         to: ToBring::of(pool)?,
         uuid: String::new(),
@@ -103,26 +125,31 @@ pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
     };
     let mount = Mount { uuid: committed.superblock().uuid_text(), ..mount };
     let Some((number, tier)) = committed.view().remote() else { return Ok(()) };
-    if committed.view().tier_totals(number).files == 0 {
+    let is_own = tier.is_own_remote();
+    if committed.view().tier_totals(number).files == 0 && !is_own {
         return Ok(());
     }
     let from = if geteuid().is_root() && mount.to.owner() != 0 {
         Err(format!("the pool belongs to user {}, who says where its files are; mount it as him", mount.to.owner()))
     } else {
         let note = tier.note().unwrap_or_default();
-        serde_json::from_slice::<From>(note).map_err(|error| format!("what is noted of its remote: {error}"))
+        let source = match is_own {
+            true => serde_json::from_slice(note).map(Mutex::new).map(Source::Own),
+            false => serde_json::from_slice(note).map(Source::Made),
+        };
+        source.map_err(|error| format!("what is noted of its remote: {error}"))
     };
     drop(committed);
-    let opened = mount.open(from);
-    let (repository, newest) = match opened {
+    let opened = match mount.open(&from) {
         Err(_) => return Ok(()),
-        Ok(opened) => opened,
+        Ok(opened) => Mutex::new(Arc::new(opened)),
     };
+    let Ok(source) = from else { return Ok(()) };
     thread::scope(|scope| {
         scope.spawn(|| mount.give_signs());
         let workers = (0..THREADS + THREADS_WAITED_FOR).map(|n| {
-            let (mount, repository, newest) = (&mount, &repository, &newest);
-            scope.spawn(move || mount.work(&mut Fetcher::new(repository), newest, n >= THREADS))
+            let (mount, source, opened) = (&mount, &source, &opened);
+            scope.spawn(move || while mount.work(source, opened, n >= THREADS).is_ok() {})
         });
         let workers: Vec<_> = workers.collect();
         workers.into_iter().for_each(|worker| drop(worker.join()));
@@ -179,15 +206,15 @@ impl Mount {
     }
 
     fn coming(&self) -> std::sync::MutexGuard<'_, Vec<(Ino, SegmentId)>> {
-        self.coming.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        locked(&self.coming)
     }
 
     /// Opens the repository. Until that has succeeded, whoever waits for a file is told why not.
-    fn open(&self, from: std::result::Result<From, String>) -> std::result::Result<(Repository, Newest), Stop> {
+    fn open(&self, from: &std::result::Result<Source, String>) -> std::result::Result<Opened, Stop> {
         loop {
-            let why = match &from {
+            let why = match from {
                 Err(why) => why.clone(),
-                Ok(from) => match opened(from) {
+                Ok(from) => match self.opened(from) {
                     Ok(opened) => return Ok(opened),
                     Err(error) => error.to_string(),
                 },
@@ -205,21 +232,81 @@ impl Mount {
         }
     }
 
-    fn work(&self, fetcher: &mut Fetcher<'_>, newest: &Newest, waited_for: bool) {
+    /// Fetches files, until another state of the remote is to be looked at.
+    fn work(&self, source: &Source, opened: &Mutex<Arc<Opened>>, waited_for: bool) -> std::result::Result<(), Stop> {
+        let now = locked(opened).clone();
+        let fetcher = &mut Fetcher::new(&now.repository);
+        let mut idle = Instant::now();
         loop {
-            match self.next(waited_for) {
-                Err(_) => return,
-                Ok(None) => thread::sleep(if waited_for { PAUSES[0] } else { PAUSES[1] }),
-                Ok(Some((ino, number, size, segment))) => {
-                    let fetched = self.fetch(fetcher, newest, (ino, segment), (number, size));
-                    let failed = fetched.is_err();
-                    if self.said(ino, segment, fetched).is_err() {
-                        return;
-                    }
-                    if failed {
-                        thread::sleep(AFTER_FAILURE);
-                    }
+            let Some((ino, number, size, segment)) = self.next(waited_for)? else {
+                // Of those that have left one may be wanted in days.
+                let is_long = matches!(source, Source::Own(_)) && idle.elapsed() >= IDLE.0;
+                thread::sleep(match waited_for {
+                    true if is_long => IDLE.1,
+                    true => PAUSES[0],
+                    false => PAUSES[1],
+                });
+                continue;
+            };
+            let current = self.current(source, opened);
+            let fetched = match &current {
+                Err(error) => Err((error.to_string(), false)),
+                Ok(newer) if Arc::ptr_eq(newer, &now) => {
+                    self.fetch(fetcher, &now.newest, (ino, segment), (number, size))
                 }
+                Ok(newer) => {
+                    let fetcher = &mut Fetcher::new(&newer.repository);
+                    self.fetch(fetcher, &newer.newest, (ino, segment), (number, size))
+                }
+            };
+            let failed = fetched.is_err();
+            self.said(ino, segment, fetched)?;
+            if failed {
+                thread::sleep(AFTER_FAILURE);
+            }
+            if current.is_ok_and(|newer| !Arc::ptr_eq(&newer, &now)) {
+                return Ok(());
+            }
+            idle = Instant::now();
+        }
+    }
+
+    /// The remote as it is to be looked at now: what has left since is in a newer tree of the pool's own.
+    fn current(&self, source: &Source, opened: &Mutex<Arc<Opened>>) -> Result<Arc<Opened>> {
+        let mut opened = locked(opened);
+        if let Source::Own(place) = source {
+            let (settings, batch) = self.own(place)?;
+            let newest = (opened.newest.number(), opened.newest.hash);
+            if settings != opened.settings || batch.is_some_and(|batch| batch != newest) {
+                *opened = Arc::new(self.opened(source)?);
+            }
+        }
+        Ok(opened.clone())
+    }
+
+    /// How the remote is reached that files have left for, and the newest batch there, as far as the pool's carrier has
+    /// noted that of this one.
+    fn own(&self, place: &Mutex<Settings>) -> Result<(Settings, Option<Batch>)> {
+        let note = Note::of(&self.pool, &self.uuid)?;
+        let mut place = locked(place);
+        if note.as_ref().is_none_or(|note| note.settings.url != place.url) {
+            let committed = Committed::read(&self.pool)?;
+            let tier = committed.view().remote().filter(|(_, tier)| tier.is_own_remote());
+            let now = tier.and_then(|(_, tier)| serde_json::from_slice(tier.note()?).ok());
+            *place = now.unwrap_or_else(|| place.clone());
+        }
+        let note = note.filter(|note| note.settings.url == place.url);
+        Ok(note.map_or_else(|| (place.clone(), None), |note| (note.settings, Some((note.number, note.hash)))))
+    }
+
+    fn opened(&self, source: &Source) -> Result<Opened> {
+        match source {
+            Source::Made(from) => opened(from),
+            Source::Own(place) => {
+                let (settings, _) = self.own(place)?;
+                let repository = Repository::new(settings.open()?);
+                let newest = repository.newest()?;
+                Ok(Opened { repository, newest, settings })
             }
         }
     }
@@ -315,14 +402,18 @@ fn os(error: &io::Error) -> Option<i32> {
     error.raw_os_error().filter(|errno| *errno != Errno::UnknownErrno as i32)
 }
 
-fn opened(from: &From) -> Result<(Repository, Newest)> {
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn opened(from: &From) -> Result<Opened> {
     let repository = Repository::new(from.settings.open()?);
     let newest = repository.tree_at(Some(from.number))?;
     if newest.head.as_ref().map(|head| head.number) != Some(from.number) || newest.hash != from.hash {
         let what = format!("batch {} is not the one that the pool was made from", from.number);
         return Err(Error::damaged(repository.place().shown(), what));
     }
-    Ok((repository, newest))
+    Ok(Opened { repository, newest, settings: from.settings.clone() })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! * [`commands`]: what is asked for on the command line;
 //! * [`restore`], [`check`]: what is done with a repository;
 //! * [`heal`]: damage of a mounted pool, mended with what a repository has;
+//! * [`evict`]: files of a mount leave it, as a repository has them;
 //! * [`bring`]: the files of a mount whose bytes are in one yet;
 //! * [`carry`]: from a pool to its remote;
 //! * [`gc`]: removing from a repository what nobody needs;
@@ -24,6 +25,7 @@ pub mod check;
 pub mod commands;
 pub mod crypt;
 mod error;
+pub mod evict;
 pub mod fetch;
 pub mod gc;
 pub mod heal;

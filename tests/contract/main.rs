@@ -10,6 +10,7 @@ mod control;
 mod disk;
 mod durability;
 mod errors;
+mod evict;
 mod growing;
 mod grown;
 mod in_log;

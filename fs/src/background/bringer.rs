@@ -39,6 +39,8 @@ const LATER: Duration = Duration::from_secs(10);
 const MUCH_LATER: Duration = Duration::from_secs(600);
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
 const RELEASES: Duration = Duration::from_secs(1);
+/// Who fetches files asks for the next one more often.
+const ASKING: Duration = Duration::from_secs(3);
 
 /// Brings files.
 pub(crate) struct Bringer {
@@ -46,6 +48,8 @@ pub(crate) struct Bringer {
     threads: Workers,
     state: Mutex<State>,
     changed: Condvar,
+    /// When somebody asked last for a file to fetch.
+    asked: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -117,7 +121,7 @@ impl Bringer {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
         let threads = Workers::new(MOST + MOST_WAITED_FOR);
-        Self { files, threads, state: Mutex::default(), changed: Condvar::new() }
+        Self { files, threads, state: Mutex::default(), changed: Condvar::new(), asked: Mutex::default() }
     }
 
     /// Answers the process that fetches files.
@@ -145,19 +149,29 @@ impl Bringer {
         self.threads.finish();
     }
 
+    /// True if somebody fetches files.
+    pub fn is_asked(&self) -> bool {
+        self.asked.lock().is_some_and(|asked| asked.elapsed() < ASKING)
+    }
+
     fn next(self: &Arc<Self>, waited_for: bool) -> BringReply {
         let store = self.files.store();
-        let Some(remote) = store.view().remote().map(|(number, _)| number) else {
-            return BringReply::Nothing { away: 0 };
-        };
-        let nothing = || BringReply::Nothing { away: store.view().tier_totals(remote).files };
-        let Some(ino) = self.choose(waited_for, remote) else { return nothing() };
+        *self.asked.lock() = Some(Instant::now());
+        let remote = store.view().remote().map(|(number, tier)| (number, tier.is_own_remote()));
+        let Some((remote, is_own)) = remote else { return BringReply::Nothing { away: 0 } };
+        // One that has none away any more may have some again.
+        let least = u64::from(is_own);
+        let nothing = || BringReply::Nothing { away: store.view().tier_totals(remote).files.max(least) };
+        // What has left stays there until it is wanted.
+        let Some(ino) = self.choose(waited_for || is_own, remote) else { return nothing() };
         let bringer = self.clone();
         self.threads.run(ino, move || bringer.bring(ino));
         let mut state = self.state.lock();
         while let Some(coming) = state.coming.get(&ino) {
             if let Some(segment) = coming.segment {
-                let (number, size) = (coming.from.serial(), coming.size);
+                // What has left is there as what it is here.
+                let number = if is_own { ino.0 } else { coming.from.serial() };
+                let size = coming.size;
                 return BringReply::File { ino, number, size, segment };
             }
             self.changed.wait(&mut state);

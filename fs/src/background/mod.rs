@@ -1,6 +1,7 @@
 //! What goes on behind the requests: committing, removing segments, setting versions aside, settling small files,
 //! cleaning the log, sealing, writing out, making spare segments; and what programs ask for that takes long: moving
-//! files to other tiers, mending them, bringing those that are away, checks and scrubs.
+//! files to other tiers, mending them, letting them leave for a remote and bringing those that are away, checks and
+//! scrubs.
 //!
 //! The tasks that run as long as the pool is served are of one kind, [`task::Task`], those that come round of one, too,
 //! [`chore::Chore`]; [`Background`] has them all.
@@ -17,6 +18,7 @@ mod grower;
 mod growth;
 mod job;
 mod jobs;
+mod leaver;
 mod mender;
 mod mover;
 mod moves;
@@ -41,6 +43,7 @@ use crate::file::Files;
 pub(crate) use bringer::Bringer;
 pub(crate) use committer::commit_if_changed;
 pub(crate) use jobs::Jobs;
+pub(crate) use leaver::Leaver;
 pub(crate) use mover::Mover;
 pub use mover::move_in_pool;
 pub(crate) use seal::seal_file;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use log::Level;
 use parking_lot::Mutex;
-use tensorfs_layout::log::{Attributes, Record, Transaction};
+use tensorfs_layout::log::{Attributes, Record, Tier, Transaction};
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::error::{Error, Fault, Host, Result};
 use crate::file::{Files, Locked, QUIET};
 use crate::options::{Durability, Options};
-use crate::protocol::Moving;
+use crate::protocol::{LEAVES, Moving, NO_TIER};
 use crate::shares::{Share, Shares};
 use crate::store::{Admitted, Store, host};
 use crate::workers::Workers;
@@ -83,12 +83,20 @@ impl Mover {
     /// Has a file moved to a tier; or, if that was begun before, says what came of it. `ESRCH` if this server knows
     /// nothing of that.
     pub fn ask_for_move(self: &Arc<Self>, caller: Caller, ino: Ino, tier: &str, begin: bool) -> Result<Moving> {
+        let is_away = self.files.store().awaited().is_away(ino);
         match self.may_place(caller, ino, tier) {
+            Ok(tier) if self.is_remote(tier) && is_away => Ok(Moving::Moved),
+            Ok(tier) if self.is_remote(tier) => Ok(Moving::Refused(LEAVES.into())),
             Ok(tier) => {
                 self.ask(caller, (ino, Gift::Tier), begin, move |mover, report| mover.move_file(ino, tier, report))
             }
             Err(fault) => Ok(Moving::Refused(fault.to_string())),
         }
+    }
+
+    /// True of what stands for the pool's own remote.
+    fn is_remote(&self, tier: u8) -> bool {
+        self.files.store().view().tier(tier).is_some_and(Tier::is_own_remote)
     }
 
     /// Has a file's bytes given to it anew; or, if that was begun before, says what came of it.
@@ -110,10 +118,25 @@ impl Mover {
             }
         };
         let mover = self.clone();
-        self.threads.run(ino, move || {
-            mover.give_as_asked((ino, gift), give);
-            drop(place);
-        });
+        let run = move || {
+            let threads = mover.clone();
+            threads.threads.run(ino, move || {
+                mover.give_as_asked((ino, gift), give);
+                drop(place);
+            });
+        };
+        let awaited = self.files.store().awaited();
+        if gift == Gift::Tier && awaited.is_away(ino) {
+            // It comes first, and no thread waits for that.
+            let mover = self.clone();
+            let resume = move |come: Result<()>| match come {
+                Ok(()) => run(),
+                Err(fault) => mover.moves.end((ino, gift), Err(fault.to_string())),
+            };
+            awaited.wait(caller, ino, Box::new(resume));
+        } else {
+            run();
+        }
         Ok(Moving::Working { done: 0, total: 0 })
     }
 
@@ -134,6 +157,10 @@ impl Mover {
             return Err(Fault::new(libc::EEXIST));
         }
         let tier = self.may_place(caller, ino, tier)?;
+        if self.is_remote(tier) {
+            let is_away = self.files.store().awaited().is_away(ino);
+            return if is_away { Ok(()) } else { Err(Fault::warn(libc::EOPNOTSUPP, LEAVES)) };
+        }
         self.move_file(ino, tier, &|_, _| {})
     }
 
@@ -141,8 +168,7 @@ impl Mover {
     fn may_place(&self, caller: Caller, ino: Ino, tier: &str) -> Result<u8> {
         self.check_owner(caller, ino)?;
         // Any user can ask for any, as often as he likes.
-        let unknown =
-            || Fault { level: Level::Debug, ..Fault::warn(libc::EINVAL, format!("the pool has no tier {tier:.64}")) };
+        let unknown = || Fault { level: Level::Debug, ..Fault::warn(libc::EINVAL, format!("{NO_TIER} {tier:.64}")) };
         self.files.store().view().tier_named(tier).ok_or_else(unknown)
     }
 

@@ -15,7 +15,8 @@ use fuser::{
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tensorfs_layout::Ino;
-use tensorfs_layout::pool::{BRING, Bring, COMMIT};
+use tensorfs_layout::log::REMOTE_NAME;
+use tensorfs_layout::pool::{BRING, Bring, COMMIT, LEAVE, Leave};
 
 use crate::caller::{Asker, Caller};
 use crate::error::Result;
@@ -784,6 +785,23 @@ impl fuser::Filesystem for Adapter {
             Err(errno) => return answer::empty(reply, Err(errno)),
         };
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        let needs = Needs::Tier(number);
+        if value != REMOTE_NAME.as_bytes() && self.fs.away_for(needs).is_some() {
+            let (mut begun, lanes) = (self.count(asked, ("setxattr", |c| &c.setxattr)), self.lanes.clone());
+            let on = self.fs.clone();
+            let go = move |_: &Filesystem, come: Result<()>| {
+                // Copying it to yet another tier may take long.
+                run_for(&lanes, &on, caller, (lane, number), move |fs| {
+                    let _place = place;
+                    begun.start();
+                    let set = || come.and_then(|()| fs.setxattr(caller, number, &name, &value, flags));
+                    let done = attempt(fs, "setxattr", set);
+                    begun.answered(fs);
+                    answer::empty(reply, done);
+                });
+            };
+            return when_here((self.lanes.clone(), self.fs.clone()), caller, (needs, number), Box::new(go));
+        }
         self.lane(
             (lane, number),
             asked,
@@ -879,6 +897,13 @@ impl fuser::Filesystem for Adapter {
             let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
             let answer = |answered| answer::ioctl(reply, answered);
             return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.bring(caller, request), answer);
+        }
+        if cmd == LEAVE
+            && let Some(request) = Leave::decode(in_data)
+        {
+            let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
+            let answer = |answered| answer::ioctl(reply, answered);
+            return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.leave(caller, request), answer);
         }
         let Some(request) = request else {
             let begun = self.count(asked, ("ioctl", |c| &c.ioctl));

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tensorfs_layout::Ino;
-use tensorfs_layout::pool::{Bring, answering};
+use tensorfs_layout::pool::{Bring, Leave, answering};
 
 use crate::ask::Answers;
-use crate::background::{Bringer, Jobs, Mover};
+use crate::background::{Bringer, Jobs, Leaver, Mover};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
@@ -41,6 +41,8 @@ pub(super) enum Needs {
     Open(Ino, i32),
     /// To give it another size.
     Size(Ino, Option<u64>),
+    /// To have it in another tier.
+    Tier(Ino),
 }
 
 /// A mounted pool.
@@ -51,6 +53,7 @@ pub(super) struct Filesystem {
     control: Control,
     mover: Arc<Mover>,
     bringer: Arc<Bringer>,
+    leaver: Leaver,
     jobs: Arc<Jobs>,
     answers: Answers,
 }
@@ -62,10 +65,11 @@ impl Filesystem {
         let content = Arc::new(Content::new(files.clone()));
         let mover = Arc::new(Mover::new(files.clone()));
         let bringer = Arc::new(Bringer::new(files.clone()));
+        let leaver = Leaver::new(files.clone(), bringer.clone());
         let jobs = Arc::new(Jobs::new(files.clone()));
         let answers = Answers::new(content.clone(), jobs.clone(), mover.clone());
         let (tree, control) = (Tree::new(files.clone()), Control::new(content.clone()));
-        Self { files, tree, content, control, mover, bringer, jobs, answers }
+        Self { files, tree, content, control, mover, bringer, leaver, jobs, answers }
     }
 
     /// The files in use.
@@ -103,6 +107,11 @@ impl Filesystem {
         self.bringer.answer(caller, request).map(|reply| reply.encode())
     }
 
+    /// Answers the process that has looked which files may leave.
+    pub fn leave(&self, caller: Caller, request: Leave) -> Result<Vec<u8>> {
+        self.leaver.answer(caller, request).map(|reply| reply.encode())
+    }
+
     /// True of what users have made, and not of the control tree.
     pub fn is_of_tree(&self, ino: Ino) -> bool {
         matches!(Realm::of(ino), Realm::Tree)
@@ -117,7 +126,7 @@ impl Filesystem {
                 Realm::Tree => ino,
             },
             Needs::Size(_, None | Some(0)) => return None,
-            Needs::Size(ino, Some(_)) => ino,
+            Needs::Size(ino, Some(_)) | Needs::Tier(ino) => ino,
         };
         Some(ino).filter(|ino| self.store().awaited().is_away(*ino))
     }

@@ -64,9 +64,11 @@ struct Waiting {
 impl Awaited {
     /// Nothing waits yet.
     pub fn new(pool: &Arc<Pool>) -> Arc<Self> {
-        let has_remote = pool.view().remote().is_some();
         let pool = pool.clone();
         let away = move |ino| {
+            if !pool.segments().has_remote() {
+                return false;
+            }
             let segment = {
                 let view = pool.view();
                 let object = view.object(ino).filter(|object| object.names() > 0);
@@ -74,7 +76,7 @@ impl Awaited {
             };
             matches!(segment.and_then(|segment| pool.segments().gone(segment)), Some(Gone::Away { .. }))
         };
-        Self::of(PATIENCE, move |ino| has_remote && away(ino))
+        Self::of(PATIENCE, away)
     }
 
     fn of(patience: Duration, is_away: impl Fn(Ino) -> bool + Send + Sync + 'static) -> Arc<Self> {

@@ -163,6 +163,8 @@ counters! {
     other sealed_bytes,
     /// Files that were away and have come.
     other brought,
+    /// Files that left for the remote.
+    other evicted,
     /// Damaged files that were mended.
     other mended,
     /// Times that what a file had grown by was sealed while it was open for writing.

@@ -32,7 +32,8 @@ pub struct Tier {
     pub directory: Box<[u8]>,
     /// Nothing in it survives the end of the machine's boot.
     pub volatile: bool,
-    /// Tells it from an earlier tier of the same number, and in the same place.
+    /// Tells it from an earlier tier of the same number, and in the same place. Of a remote it is zero if the pool was
+    /// made from it and its files are to come.
     pub nonce: [u8; 16],
     /// It was not there when the pool was opened, so that nothing in it was recovered: from what it is to be when it is
     /// back.
@@ -98,6 +99,11 @@ impl Tier {
         (1..=NAME_LEN).contains(&name.len())
             && name.starts_with(plain)
             && name.chars().all(|c| plain(c) || c == '-' || c == '_')
+    }
+
+    /// True for the pool's own remote, which files leave for, and come back from when they are wanted.
+    pub fn is_own_remote(&self) -> bool {
+        self.remote && self.nonce != [0; 16]
     }
 
     /// The path of its directory, or the URL of a remote.

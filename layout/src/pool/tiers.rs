@@ -103,6 +103,52 @@ impl Pool {
         Ok(number)
     }
 
+    /// The number of what stands for the pool's own remote among its tiers, which files leave for: that is made if it
+    /// is not there, and told where it is if it is elsewhere by now. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if files are away elsewhere, or what is noted is too long.
+    pub fn own_remote(&self, place: &str, note: &[u8]) -> Result<u8> {
+        self.check_writable()?;
+        let invalid = |what: String| Error::Invalid { pool: self.path.clone(), what };
+        let directory: Box<[u8]> = [place.as_bytes(), b"\n", note].concat().into();
+        let (number, nonce) = {
+            let view = self.view();
+            match view.remote() {
+                Some((number, tier)) if tier.is_own_remote() && tier.directory == directory => return Ok(number),
+                Some((number, tier)) => {
+                    let (files, is_there) = (view.tier_totals(number).files, tier.path() == Path::new(place));
+                    if files > 0 && !(tier.is_own_remote() && is_there) {
+                        let at = tier.path().display();
+                        return Err(invalid(format!("{files} of its files are in another remote yet, {at}")));
+                    }
+                    (number, Some(tier.nonce).filter(|nonce| *nonce != [0; 16]))
+                }
+                None if view.tier_named(REMOTE_NAME).is_some() => {
+                    return Err(invalid(format!("it has a tier {REMOTE_NAME} that is a directory")));
+                }
+                None => {
+                    let free = (1..=TIER_MAX).rev().find(|number| view.tier(*number).is_none());
+                    (free.ok_or_else(|| invalid("it has as many tiers as there can be".into()))?, None)
+                }
+            }
+        };
+        let drawn = || random().map_err(|error| Error::io(&self.path, "read random bytes", error));
+        let mut nonce = nonce.map_or_else(drawn, Ok)?;
+        // Zeroes say that it is not its own.
+        nonce[0] |= 1;
+        let tier = Tier { name: REMOTE_NAME.into(), directory, volatile: false, nonce, away: None, remote: true };
+        if !tier.is_sound() {
+            return Err(invalid("what is to be noted of its remote is too long".into()));
+        }
+        self.need(INCOMPAT_TIERS | INCOMPAT_REMOTE)?;
+        // Also in a full pool: what leaves makes room.
+        self.edit().store_from_reserve(Transaction::new(0).with(Record::Tier { number, tier }))?;
+        self.commit(self.newest())?;
+        self.segments.stand_for_remote(number);
+        Ok(number)
+    }
+
     /// Removes a tier that holds no file, and of which nothing is set aside. What made its directory a tier is removed,
     /// the directory stays.
     ///

@@ -15,14 +15,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
 use parking_lot::{Mutex, RwLock};
 
 use crate::ids::{Ino, SegmentId};
-use crate::log::tier::PM;
+use crate::log::tier::{PM, REMOTE_NAME};
 use crate::medium::dir::Dir;
 use crate::medium::domain::Medium;
 use crate::medium::foreign::Foreign;
@@ -49,6 +49,8 @@ pub struct Segments {
     above: BTreeMap<u8, Arc<Dir>>,
     /// The tiers that are not.
     away: BTreeMap<u8, Gone>,
+    /// One that stands for a remote, and came to be since the pool was opened.
+    remote: OnceLock<(u8, Gone)>,
     owner: Owner,
     pub(super) medium: Arc<dyn Medium>,
     pub(super) unsynced: Unsynced,
@@ -82,6 +84,7 @@ impl Segments {
             homes: BTreeMap::from([(PM, own)]),
             above: BTreeMap::new(),
             away: BTreeMap::new(),
+            remote: OnceLock::new(),
             lost: Mutex::default(),
             left: RwLock::default(),
             medium,
@@ -159,7 +162,7 @@ impl Segments {
         match id.tier() {
             PM => None,
             tier if self.is_there(tier) => self.lost.lock().get(&tier)?.get(&id).cloned(),
-            tier => Some(self.away.get(&tier).cloned().unwrap_or_else(|| unknown(tier))),
+            tier => Some(self.away(tier).cloned().unwrap_or_else(|| unknown(tier))),
         }
     }
 
@@ -198,7 +201,20 @@ impl Segments {
 
     /// Why a tier is not there.
     pub(crate) fn away(&self, tier: u8) -> Option<&Gone> {
-        self.away.get(&tier)
+        let remote = self.remote.get().filter(|(number, _)| *number == tier).map(|(_, gone)| gone);
+        self.away.get(&tier).or(remote)
+    }
+
+    /// From now on files of a tier are in a remote.
+    pub(crate) fn stand_for_remote(&self, tier: u8) {
+        if !self.has_remote() {
+            let _ = self.remote.set((tier, Gone::Away { tier: REMOTE_NAME.into() }));
+        }
+    }
+
+    /// True if files may be in a remote.
+    pub fn has_remote(&self) -> bool {
+        self.remote.get().is_some() || self.away.values().any(|gone| matches!(gone, Gone::Away { .. }))
     }
 
     /// True for a tier that does not survive the end of the machine's boot.

@@ -43,6 +43,9 @@ pub struct TierInfo {
     pub lost: u64,
     /// Bytes that are allocated to them.
     pub used: u64,
+    /// Their sizes together.
+    #[serde(default)]
+    pub bytes: u64,
     /// Bytes of the filesystem that the directory is on.
     pub total: u64,
     /// Those of them that are free.
@@ -79,7 +82,7 @@ pub(crate) fn describe(pool: &Dir, view: &View, segments: &Segments) -> Vec<Tier
             (host.blocks() * unit, host.blocks_available() * unit)
         });
         let totals = view.tier_totals(number);
-        let (files, used) = (totals.files, totals.allocated);
+        let (files, used, bytes) = (totals.files, totals.allocated, totals.bytes);
         // A file that was removed a moment ago is not among the files any more.
         let lost = match state {
             TierState::Ready => segments.lost(number).min(files),
@@ -97,6 +100,7 @@ pub(crate) fn describe(pool: &Dir, view: &View, segments: &Segments) -> Vec<Tier
             files,
             lost,
             used,
+            bytes,
             total,
             free,
             passthrough,

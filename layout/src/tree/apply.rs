@@ -17,8 +17,8 @@ use crate::tree::xattrs::Xattrs;
 /// What is counted of an object.
 #[derive(Clone, Copy, Default)]
 struct Counted {
-    /// Of a file: the tier that counts it, and the bytes that it counts.
-    in_tier: Option<(u8, u64)>,
+    /// Of a file: the tier that counts it, and the bytes that it counts, as the host has them and as it has them.
+    in_tier: Option<(u8, u64, u64)>,
     /// Its owner, and the memory that it counts.
     owned: Option<(u32, u64)>,
 }
@@ -137,21 +137,24 @@ impl View {
     fn count_again(&mut self, ino: Ino, before: Counted) {
         let now = self.counted(ino);
         self.owned.change(before.owned, now.owned);
-        if let Some((tier, allocated)) = before.in_tier {
+        if let Some((tier, allocated, size)) = before.in_tier {
             let totals = self.by_tier.entry(tier).or_default();
             totals.files -= 1;
             totals.allocated = totals.allocated.saturating_sub(allocated);
+            totals.bytes = totals.bytes.saturating_sub(size);
         }
-        if let Some((tier, allocated)) = now.in_tier {
+        if let Some((tier, allocated, size)) = now.in_tier {
             let totals = self.by_tier.entry(tier).or_default();
             totals.files += 1;
             totals.allocated = totals.allocated.saturating_add(allocated);
+            totals.bytes = totals.bytes.saturating_add(size);
         }
     }
 
     fn counted(&self, ino: Ino) -> Counted {
         let Some(object) = self.objects.get(&ino) else { return Counted::default() };
-        let in_tier = || (object.attributes.segment.map_or(PM, SegmentId::tier), object.allocated());
+        let tier = || object.attributes.segment.map_or(PM, SegmentId::tier);
+        let in_tier = || (tier(), object.allocated(), object.size());
         Counted {
             in_tier: (object.is_file() && object.names > 0).then(in_tier),
             owned: Some((object.attributes.uid, object.taken())),

@@ -91,6 +91,8 @@ pub struct TierTotals {
     pub files: u64,
     /// Bytes that the host has allocated to them, as last recorded.
     pub allocated: u64,
+    /// Their sizes together.
+    pub bytes: u64,
 }
 
 impl Default for View {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::common::*;
 use tensorfs_layout::check::{Contents, Depth, Subject, check, repair};
 use tensorfs_layout::log::{Attributes, Origin, Record, Seal, Shutdown};
-use tensorfs_layout::pool::{OpenOptions, Pool};
+use tensorfs_layout::pool::{Known, OpenOptions, Pool, digest};
 use tensorfs_layout::segment::{Before, Gone, Note, Reason, SealedRun, examine};
 use tensorfs_layout::testing::change_boot_id;
 use tensorfs_layout::{Error, Ino, ROOT, SegmentId, Timestamp};
@@ -739,4 +739,121 @@ fn a_file_that_changed_is_not_switched() {
     assert!(!pool.switch_to_copy(ino, (from, copy), 5, false).unwrap(), "the file has grown");
     assert_eq!(segment_of(&pool, "f"), from);
     close(pool);
+}
+
+/// A sealed file of a pool on a medium whose events are known, durably.
+fn sealed_model(scratch: &Scratch) -> (Pool, std::sync::Arc<SimMedium>, Ino) {
+    let (pool, medium) = scratch.first_open();
+    let bytes = model();
+    let (ino, from) = make_file(&pool, "model", &bytes);
+    pool.commit(pool.newest()).unwrap();
+    let source: &dyn tensorfs_formats::Source = &&bytes[..];
+    let (len, room) = (bytes.len() as u64, pool.description_room());
+    let runs = examine(source, len, room, &Before::default(), &|| true, &tensorfs_formats::recognise);
+    assert!(pool.seal(ino, from, 4096, runs.unwrap().unwrap()).unwrap());
+    pool.commit(pool.newest()).unwrap();
+    (pool, medium, ino)
+}
+
+/// What a remote that was carried to now has of a file.
+fn known(pool: &Pool, ino: Ino) -> Known {
+    let view = pool.view();
+    let object = view.object(ino).unwrap();
+    let chain = object.chain().unwrap();
+    let seals = chain.runs().iter().filter_map(|run| Some((run.len, run.seal()?.crc)));
+    let segment = object.attributes.segment.unwrap();
+    Known { segment, version: chain.version(), size: chain.size(), seals: digest(seals) }
+}
+
+fn is_away(pool: &Pool, ino: Ino) -> bool {
+    let segment = pool.view().object(ino).unwrap().attributes.segment.unwrap();
+    matches!(pool.segments().gone(segment), Some(Gone::Away { .. }))
+}
+
+/// Proves E26.
+#[test]
+fn a_file_that_leaves_is_here_or_away_whatever_happens_between_any_two_stores() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium, ino) = sealed_model(&scratch);
+    let (begin, kept) = (medium.history().len(), scratch.copy());
+    let tier = pool.own_remote("file:///remote", b"note").unwrap();
+    let left = known(&pool, ino);
+    let tensors = |pool: &Pool| pool.view().object(ino).unwrap().chain().unwrap().tensors().count();
+    let had = tensors(&pool);
+    assert_eq!(pool.let_go(ino, &left, tier).unwrap(), Ok(()));
+    // Nothing is removed before it is durable.
+    let stored = medium.history().len();
+    pool.unlink_covered();
+    assert_eq!(segments_in(&scratch.pool()).len(), 1);
+    pool.commit(pool.newest()).unwrap();
+    let durable = medium.history().len();
+    pool.unlink_covered();
+    assert_eq!(segments_in(&scratch.pool()), Vec::<String>::new());
+    assert!(is_away(&pool, ino) && had > 0 && tensors(&pool) == had);
+    assert_eq!((pool.view().tier_totals(tier).files, pool.view().tier_totals(tier).bytes), (1, left.size));
+    let history = medium.history();
+    drop(pool);
+    for at in begin..=history.len() {
+        for power in [false, true] {
+            let host = kept.copy();
+            let image = if power { history.power_lost(at, || false) } else { history.killed(at) };
+            let (pool, _) = host.open(image, if power { NEXT_BOOT } else { BOOT });
+            let what = format!("event {at}, power {power}");
+            let chain = pool.view().object(ino).unwrap().chain().unwrap().clone();
+            assert!(chain.is_sealed() && chain.size() == left.size && tensors(&pool) == had, "{what}");
+            assert_eq!(pool.quarantine().list().unwrap().len(), 0, "{what}");
+            let away = is_away(&pool, ino);
+            assert!(away || at < if power { durable } else { stored }, "{what}: it was done");
+            if !away {
+                assert_eq!(read_segment(&pool, segment_of(&pool, "model")), model(), "{what}");
+            }
+            pool.commit(pool.newest()).unwrap();
+            pool.unlink_covered();
+            assert_eq!(segments_in(&host.pool()).len(), usize::from(!away), "{what}");
+        }
+    }
+}
+
+/// Proves E25.
+#[test]
+fn a_file_leaves_only_as_it_was_carried() {
+    let scratch = Scratch::new(1 << 20);
+    let (pool, medium, ino) = sealed_model(&scratch);
+    let tier = pool.own_remote("file:///remote", b"note").unwrap();
+    let right = known(&pool, ino);
+    let refused = |pool: &Pool, known: &Known| pool.let_go(ino, known, tier).unwrap().unwrap_err();
+    for wrong in [
+        Known { segment: SegmentId(right.segment.0 + 1), ..right },
+        Known { version: right.version + 1, ..right },
+        Known { size: right.size - 1, ..right },
+        Known { seals: right.seals ^ 1, ..right },
+    ] {
+        assert!(refused(&pool, &wrong).contains("changed"), "{wrong:?}");
+    }
+    let segment = right.segment;
+    // A replacement that was completed, and whose records may be in the log for long: it does not come back.
+    let (new, bytes) = (SegmentId(pool.edit().next_id()), model());
+    pool.segments().create(new).unwrap();
+    store(&pool, [Record::Replace { ino, segment: new }]);
+    assert!(refused(&pool, &right).contains("changed"), "it is being replaced");
+    let attributes = Attributes { segment: Some(new), ..pool.view().object(ino).unwrap().attributes.clone() };
+    store(&pool, [Record::Attributes { ino, attributes }]);
+    append(&pool, ino, new, &bytes);
+    assert!(refused(&pool, &right).contains("sealed"));
+    pool.commit(pool.newest()).unwrap();
+    let seal = Seal { crc: 7, description: Box::default() };
+    let run = SealedRun { offset: 0, len: bytes.len() as u64, seal, origin: Origin::default() };
+    assert!(pool.seal(ino, new, 4096, vec![run]).unwrap());
+    assert!(refused(&pool, &right).contains("changed") && segment != new);
+    let now = known(&pool, ino);
+    assert_eq!(pool.let_go(ino, &now, tier).unwrap(), Ok(()));
+    pool.commit(pool.newest()).unwrap();
+    drop(pool);
+    let (pool, _) = scratch.open(medium.stored(), BOOT);
+    assert!(is_away(&pool, ino));
+    assert!(refused(&pool, &now).contains("changed"), "it has left");
+    assert_eq!(pool.quarantine().list().unwrap().len(), 0);
+    // It is one remote as long as files are there.
+    assert_eq!(pool.own_remote("file:///remote", b"another note").unwrap(), tier);
+    assert!(pool.own_remote("file:///elsewhere", b"").unwrap_err().to_string().contains("another remote"));
 }

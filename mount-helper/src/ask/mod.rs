@@ -2,6 +2,7 @@
 
 pub mod about;
 pub mod carrier;
+pub mod evicting;
 pub mod giving;
 pub mod job;
 pub mod mending;

@@ -158,7 +158,8 @@ fn tier(tier: &TierInfo) -> String {
         TierState::Ready => text.push_str(&format!(", {} free", humane(tier.free))),
         TierState::Missing => text.push_str(&format!(", missing: {}", tier.reason.as_deref().unwrap_or_default())),
         TierState::Away if tier.files == 0 => text.push_str(", all of its files are here"),
-        TierState::Away => text.push_str(", away: they come when they are opened, and in the background"),
+        TierState::Away => text
+            .push_str(&format!(", away: {} that come when they are opened, or in the background", humane(tier.bytes))),
         TierState::Lost => text.push_str(", lost with the last boot of the machine"),
     }
     if tier.passthrough == Some(false) && tier.state == TierState::Ready {

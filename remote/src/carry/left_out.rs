@@ -3,7 +3,7 @@
 //! A name is left out with all that is below it, and an object is carried if any of its names is. Where nothing is left
 //! out, nothing is gone through for it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
@@ -82,6 +82,41 @@ pub struct Amount {
 /// A directory's path from the root on, unless it is longer than any call takes.
 type Path = Option<Rc<[u8]>>;
 
+/// What is carried whatever says otherwise: files that have left for this remote, as nothing else has their bytes.
+#[derive(Debug, Default)]
+struct Needed {
+    /// Names that lead to them: the directory, and the name's cookie in it.
+    names: HashSet<(Ino, u64)>,
+    /// The directories that have these.
+    directories: HashSet<Ino>,
+}
+
+impl Needed {
+    fn of(view: &View) -> Self {
+        let mut needed = Self::default();
+        let own = view.remote().filter(|(number, tier)| tier.is_own_remote() && view.tier_totals(*number).files > 0);
+        let Some((own, _)) = own else { return needed };
+        let mut above: HashMap<Ino, (Ino, u64)> = HashMap::new();
+        let mut left = vec![ROOT];
+        while let Some(dir) = left.pop() {
+            for (cookie, _, ino) in view.entries_after(dir, 0) {
+                let Some(object) = view.object(ino) else { continue };
+                if object.is_dir() {
+                    above.insert(ino, (dir, cookie));
+                    left.push(ino);
+                } else if object.attributes.segment.is_some_and(|segment| segment.tier() == own) {
+                    let mut name = Some((dir, cookie));
+                    while let Some((dir, _)) = name.filter(|name| needed.names.insert(*name)) {
+                        needed.directories.insert(dir);
+                        name = above.get(&dir).copied();
+                    }
+                }
+            }
+        }
+        needed
+    }
+}
+
 /// What of a tree is left out.
 #[derive(Debug, Default)]
 pub struct LeftOut {
@@ -103,20 +138,24 @@ impl LeftOut {
             return Self { is_nothing: true, ..Self::default() };
         }
         let mut out = Self { kept: HashSet::from([ROOT]), ..Self::default() };
-        // What is left: the path of the directory that it is in, its name, and what it is.
-        let mut left: Vec<(Path, &[u8], Ino)> = vec![(Some(Rc::from([])), b"", ROOT)];
-        while let Some((above, name, dir)) = left.pop() {
-            if view.object(dir).is_some_and(says_no) {
+        let needed = Needed::of(view);
+        // What is left: the path of the directory that it is in, its name, what it is, and whether that is left out but
+        // for what is needed.
+        let mut left: Vec<(Path, &[u8], Ino, bool)> = vec![(Some(Rc::from([])), b"", ROOT, false)];
+        while let Some((above, name, dir, is_out)) = left.pop() {
+            let is_out = is_out || view.object(dir).is_some_and(says_no);
+            if is_out && !needed.directories.contains(&dir) {
                 out.closed.insert(dir);
                 continue;
             }
             let own: Path = above.and_then(|above| joined(&above, name)).map(Rc::from);
             for (cookie, name, ino) in view.entries_after(dir, 0) {
                 let path = own.as_ref().filter(|_| !globs.paths.is_empty()).and_then(|own| joined(own, name));
-                if globs.fit(name, path.as_deref()) {
+                let is_out = is_out || globs.fit(name, path.as_deref());
+                if is_out && !needed.names.contains(&(dir, cookie)) {
                     out.names.insert((dir, cookie));
                 } else if out.kept.insert(ino) && view.object(ino).is_some_and(Object::is_dir) {
-                    left.push((own.clone(), name, ino));
+                    left.push((own.clone(), name, ino, is_out));
                 }
             }
         }

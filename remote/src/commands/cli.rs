@@ -78,6 +78,9 @@ pub enum Command {
     /// Fetch the files of a mount whose bytes are in a remote yet; whoever mounts starts it
     #[command(hide = true)]
     Bring(Bring),
+    /// Let files of a mount leave it whose numbers come on standard input, a line each: `tier move` starts it
+    #[command(hide = true)]
+    Evict(Evict),
 }
 
 /// How a store is reached.
@@ -299,6 +302,16 @@ pub struct Bring {
     pub pool: PathBuf,
     /// Where it is mounted, or is going to be
     pub mountpoint: PathBuf,
+}
+
+/// `evict`
+#[derive(Debug, Args)]
+pub struct Evict {
+    /// A directory or a file on the mount
+    pub path: PathBuf,
+    /// Read what the remote has of each file and compare it with the file's checksums
+    #[arg(long)]
+    pub check_data: bool,
 }
 
 fn parse_id(text: &str) -> Result<Id, &'static str> {

@@ -3,6 +3,7 @@
 mod bring;
 mod carry;
 mod cli;
+mod evict;
 mod get;
 mod list;
 mod mount;
@@ -45,6 +46,7 @@ pub fn run(asked: Cli) -> Result<bool> {
         Command::Gc(arguments) => tidy::gc(&arguments).map(|()| true),
         Command::Restore(arguments) => restore::run(&arguments),
         Command::Bring(arguments) => bring::run(&arguments).map(|()| true),
+        Command::Evict(arguments) => evict::run(&arguments).map(|()| true),
     };
     done.and_then(|right| show::printed().map(|()| right))
 }

@@ -19,8 +19,11 @@ use crate::repository::{Hash, Marking, Repository, object_name};
 const TRIED: &[u8] = b"An object of a tensorfs remote was put here to see whether that can be done.\n";
 
 pub fn set(arguments: Set) -> Result<()> {
-    let uuid = Committed::read(&arguments.pool)?.superblock().uuid_text();
     let carrying = take(&arguments.pool)?;
+    let committed = Committed::read(&arguments.pool)?;
+    let uuid = committed.superblock().uuid_text();
+    check_away(&arguments.pool, &committed, Some(&arguments))?;
+    drop(committed);
     let access = Access {
         bandwidth: arguments.bandwidth.map(|mib| mib << 20),
         sse: arguments.sse,
@@ -107,7 +110,33 @@ pub fn key(arguments: &cli::Key) -> Result<()> {
 }
 
 pub fn off(arguments: &Pool) -> Result<()> {
-    Ok(take(&arguments.pool)?.forget()?)
+    let carrying = take(&arguments.pool)?;
+    // What cannot be read now may have files there as well as any.
+    if carrying.note()?.is_some() {
+        check_away(&arguments.pool, &Committed::read(&arguments.pool)?, None)?;
+    }
+    Ok(carrying.forget()?)
+}
+
+/// Where files of a pool are, and nowhere else, it goes on carrying: so they are in the newest tree there.
+fn check_away(pool: &Path, committed: &Committed, set: Option<&Set>) -> Result<()> {
+    let Some((number, tier)) = committed.view().remote() else { return Ok(()) };
+    let (files, place) = (committed.view().tier_totals(number).files, tier.path());
+    let is_there = set.is_some_and(|set| Path::new(&set.url) == place);
+    let is_kept = match tier.is_own_remote() {
+        true => is_there && set.is_some_and(|set| !set.take_over),
+        // What the pool was made from has another pool's tree, which it would take the place of.
+        false => !is_there,
+    };
+    if files == 0 || is_kept {
+        return Ok(());
+    }
+    let (pool, place) = (pool.display(), place.display());
+    let how = match tier.is_own_remote() {
+        true => "bring them back before, with `tensorfs tier move PATH pm`",
+        false => "wait until they have come",
+    };
+    Err(Error::Refused(format!("{pool}: {files} of its files are in {place} and not here; {how}")))
 }
 
 fn take(pool: &Path) -> Result<Carrying> {

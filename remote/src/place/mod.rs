@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::TryStreamExt;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     Attribute, AttributeValue, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
@@ -36,6 +36,9 @@ const IN_FLIGHT: usize = 192 << 20;
 const GRAIN: usize = 64 << 10;
 /// Nothing that a carrier puts is larger.
 const LARGEST: u64 = 256 << 20;
+
+/// So many objects are looked at beside each other.
+const LOOKS: usize = 16;
 
 /// For so long an answer is waited for, and the next bytes of one.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -176,6 +179,23 @@ impl Place {
                 Err(error) => Err(self.failed(name, "read")(error)),
             }
         })
+    }
+
+    /// How many bytes are in each of some objects, as the store tells; `None` of one that is not there.
+    pub fn sizes(&self, names: &[String]) -> Result<Vec<Option<u64>>> {
+        let over = self.cipher.as_ref().map_or(0, |_| OVERHEAD);
+        let size = |name: &String| {
+            let (path, name) = (self.path(name), name.clone());
+            async move {
+                match within(ANSWER, self.store.head(&path)).await {
+                    Ok(found) => Ok(Some(found.size.saturating_sub(over))),
+                    Err(object_store::Error::NotFound { .. }) => Ok(None),
+                    Err(error) => Err(self.failed(&name, "look at")(error)),
+                }
+            }
+        };
+        let all = stream::iter(names.iter().map(size).collect::<Vec<_>>());
+        self.runtime.block_on(all.buffered(LOOKS).try_collect())
     }
 
     /// Puts an object under a name that nobody has; false if somebody has it.

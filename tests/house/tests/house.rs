@@ -39,7 +39,7 @@ const ROOMS: [Rooms; 4] = [
         levels: &[
             "commands",
             "restore check heal",
-            "bring",
+            "bring evict",
             "carry",
             "fetch gc",
             "repository",

@@ -189,6 +189,8 @@ impl Snapshot {
         let free = tiers().map(|tier| (&*tier.name, tier.free));
         page.sizes("tier_free_bytes", "What is free of that filesystem", "tier", free)?;
         page.sizes("tier_files", "Regular files in a tier", "tier", tiers().map(|tier| (&*tier.name, tier.files)))?;
+        let bytes = tiers().map(|tier| (&*tier.name, tier.bytes));
+        page.sizes("tier_file_bytes", "Sizes of the files in a tier together", "tier", bytes)?;
         let ready =
             tiers().map(|tier| (&*tier.name, u64::from(matches!(tier.state, TierState::Ready | TierState::Away))));
         page.sizes("tier_up", "1 if a tier can be used", "tier", ready)?;

@@ -27,6 +27,7 @@ fn text_of(tiers: &[TierInfo]) -> String {
     for tier in tiers {
         let state = match (tier.state, tier.volatile, tier.lost) {
             (TierState::Missing, ..) => "missing".to_owned(),
+            (TierState::Away, ..) if tier.files > 0 => format!("away, {}", size::humane(tier.bytes)),
             (TierState::Away, ..) => "away".to_owned(),
             (TierState::Lost, ..) => "lost".to_owned(),
             (TierState::Ready, volatile, lost) => {

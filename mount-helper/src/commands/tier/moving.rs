@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tensorfs_fs::Request;
+use tensorfs_fs::{LEAVES, NO_TIER, Request};
+use tensorfs_layout::log::REMOTE_NAME;
 
+use crate::ask::evicting::{Evicted, Evicting};
 use crate::ask::giving;
 use crate::cli::TierMove;
 use crate::mounting::pool;
@@ -31,6 +33,7 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
                 bar.aside(|| output::complain(Failure::at(path, format!("not moved: {why}"))));
             }
         };
+        let mut evicting = None;
         let done = Place::of(path).and_then(|place| {
             if place.is_in_pool() {
                 tally(path, in_pool(path, &place, &arguments.tier)?);
@@ -38,7 +41,25 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
             }
             place.files(
                 &mut |place, about| {
-                    match on_mount(place, &arguments.tier, about.size(), &bar) {
+                    let asked = on_mount(place, &arguments.tier, about.size(), &bar);
+                    let asked = match asked {
+                        Ok(Err(why)) if leaves(&arguments.tier, &why) => {
+                            match evict(place, &mut evicting, arguments.check_data) {
+                                // Nothing is to be done for it.
+                                Ok(Evicted::Empty) => return Ok(true),
+                                Ok(Evicted::Gone) => Ok(Ok(())),
+                                Ok(Evicted::Stays(why)) => Ok(Err(why)),
+                                // Nor will there be for others.
+                                Err(failure) if !place.is_gone() => {
+                                    trouble(failure);
+                                    return Ok(false);
+                                }
+                                Err(failure) => Err(failure),
+                            }
+                        }
+                        asked => asked,
+                    };
+                    match asked {
                         Ok(Err(_)) | Err(_) if place.is_gone() => {}
                         Ok(done) => tally(place.path(), done),
                         Err(failure) => trouble(failure),
@@ -67,8 +88,26 @@ fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<()
     giving::wait(place.path(), request, |done| bar.show("moving", done, size))
 }
 
+/// True if a server says that a file leaves for the remote otherwise than as it is moved to a tier.
+fn leaves(tier: &str, why: &str) -> bool {
+    tier == REMOTE_NAME && (why == LEAVES || why.starts_with(NO_TIER))
+}
+
+/// Has a file leave for the remote.
+fn evict(place: &Place, evicting: &mut Option<Evicting>, check_data: bool) -> Result<Evicted, Failure> {
+    let ino = place.ino()?;
+    let evicting = match evicting {
+        Some(evicting) => evicting,
+        None => evicting.insert(Evicting::start(place.path(), check_data)?),
+    };
+    evicting.evict(ino)
+}
+
 /// Moves one file of a pool that is not mounted: opens the pool, as a mount would.
 fn in_pool(path: &Path, place: &Place, name: &str) -> Result<Result<(), String>, Failure> {
+    if name == REMOTE_NAME {
+        return Ok(Err("files leave for the remote, and come back, where the pool is mounted".to_owned()));
+    }
     let (pool, _) = place.in_which_pool().ok_or_else(|| Failure::at(path, "no pool"))?;
     Ok(tensorfs_fs::move_in_pool(pool::open_unmounted(&pool)?, place.ino()?, name)?)
 }

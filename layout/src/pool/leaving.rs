@@ -1,0 +1,183 @@
+//! How files leave a pool that has a second copy: their bytes are in its remote alone from then on. The process that
+//! knows the remote has seen there that all of a file is in the newest tree, and says which records of the file that
+//! was; the server looks whether the file is still that, and lets go of its segment.
+//!
+//! It asks by an ioctl(2) on any directory of the mount, as root or as the user whom the server runs as. The encoding
+//! is postcard's; the number of the ioctl stands for its version.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
+use serde::{Deserialize, Serialize};
+use tensorfs_formats::crc32c_append;
+
+use crate::error::{Error, Result};
+use crate::ids::{Ino, SegmentId};
+use crate::log::frame;
+use crate::log::length;
+use crate::log::record::{Attributes, Record};
+use crate::log::transaction::Transaction;
+use crate::pool::opened::Pool;
+use crate::segment::examine::SealedRun;
+use crate::tree::Run;
+use crate::tree::chain::FileChain;
+use crate::tree::object::Object;
+
+/// Bytes of a request or an answer, at most.
+pub const LEAVE_SIZE: usize = 8184;
+
+/// The ioctl(2) by which files leave.
+pub const LEAVE: u32 = nix::request_code_readwrite!(0xa7, 6, LEAVE_SIZE) as u32;
+
+/// Room in the frame of a transaction for what is there beside the seals.
+const REST: usize = length::ATTRIBUTES + length::xattr(64, 8);
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Leave {
+    /// Files are going to leave for a place.
+    To {
+        /// The pool's uuid.
+        pool: String,
+        /// The URL of its remote.
+        place: String,
+        /// What whoever fetches them has to know of it.
+        note: Vec<u8>,
+    },
+    /// A file is to leave.
+    Go {
+        /// The file.
+        ino: Ino,
+        /// What of it the remote has.
+        known: Known,
+    },
+}
+
+/// Which bytes of a file the remote has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The segment that they were read from.
+    pub segment: SegmentId,
+    /// The version of the records that said of them what they are.
+    pub version: u64,
+    /// How many.
+    pub size: u64,
+    /// What [`digest`] makes of the file's seals.
+    pub seals: u32,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LeaveReply {
+    /// They may. True if somebody fetches files of this mount.
+    Fetched(bool),
+    /// Its bytes are away.
+    Gone,
+    /// It has none.
+    Empty,
+    /// It stays, or all do.
+    Refused(String),
+}
+
+/// Stands for the seals of a file: length and checksum of each run that has bytes.
+pub fn digest(seals: impl Iterator<Item = (u64, u32)>) -> u32 {
+    seals.fold(0, |sum, (len, crc)| crc32c_append(crc32c_append(sum, &len.to_le_bytes()), &crc.to_le_bytes()))
+}
+
+/// Asks the server of the mount that a directory is in.
+///
+/// # Errors
+/// What it says; `ENOTTY` of one that does not know this, and where there is none.
+pub fn leave(mount: &File, request: &Leave) -> io::Result<LeaveReply> {
+    // An ioctl is only for whom it is meant: another driver could take it for something else.
+    if fstatfs(mount)?.filesystem_type() != FUSE_SUPER_MAGIC {
+        return Err(io::Error::from_raw_os_error(libc::ENOTTY));
+    }
+    let mut buffer = vec![0; LEAVE_SIZE];
+    postcard::to_slice(request, &mut buffer).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
+    // SAFETY: the buffer has the size that the number of the ioctl says, which is what the kernel reads and writes.
+    let answered = unsafe { libc::ioctl(mount.as_raw_fd(), LEAVE as libc::Ioctl, buffer.as_mut_ptr()) };
+    let len = usize::try_from(answered).map_err(|_| io::Error::last_os_error())?;
+    let answer = buffer.get(..len).and_then(|bytes| postcard::from_bytes(bytes).ok());
+    answer.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its server speaks of something unknown here"))
+}
+
+impl Leave {
+    /// A request, as a server gets it.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+impl LeaveReply {
+    /// What a server answers.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+}
+
+impl Pool {
+    /// Lets a file's bytes be in the remote that the tier of this number stands for, and nowhere else, in one
+    /// transaction with the file's seals: its segment is removed once that is durable. The caller sees to it that
+    /// nothing can write the file meanwhile. An answer says why the file stays as it is.
+    pub fn let_go(&self, ino: Ino, known: &Known, tier: u8) -> Result<std::result::Result<(), String>> {
+        let refused = |why: &str| Ok(Err(why.to_owned()));
+        let len = self.view().object(ino).and_then(Object::chain).map_or(0, sealed_len);
+        let mut edit = self.edit_with_room(len);
+        let Some(object) = edit.object(ino).filter(|object| object.names() > 0) else {
+            return refused("it is not there any more");
+        };
+        let Some(chain) = object.chain().filter(|chain| chain.is_sealed()) else {
+            return refused("not all of it is sealed");
+        };
+        if object.attributes.damaged {
+            return refused("it is damaged");
+        }
+        let runs = || chain.runs().iter().filter(|run| run.len > 0);
+        let seals = digest(runs().filter_map(|run| Some((run.len, run.seal()?.crc))));
+        let now = Known {
+            segment: object.attributes.segment.unwrap_or_default(),
+            version: chain.version(),
+            size: object.size(),
+            seals,
+        };
+        if now != *known || object.pending_replace().is_some() || object.is_cut_unconfirmed() {
+            return refused("it has changed since it was carried");
+        }
+        // Of two transactions one could be lost, and with it the only proof of what the bytes are.
+        if len > edit.state.log.largest_frame() || runs().count() > usize::from(u16::MAX) - 2 {
+            return refused("it has more seals than one transaction takes");
+        }
+        let (attributes, is_interrupted) = (object.attributes.clone(), object.is_interrupted());
+        let sealed: Vec<SealedRun> = runs()
+            .filter_map(|run| {
+                let &Run { offset, len, origin, .. } = run;
+                Some(SealedRun { offset, len, seal: run.seal().cloned()?, origin })
+            })
+            .collect();
+        let Some(segment) = SegmentId::in_tier(tier, edit.next_id()) else { return refused("no number is left") };
+        let mut tx = Transaction::new(0);
+        tx.push(Record::Attributes { ino, attributes: Attributes { segment: Some(segment), ..attributes } });
+        if is_interrupted {
+            tx.push(Record::interrupted(ino, segment));
+        }
+        for SealedRun { offset, len, seal, origin } in sealed {
+            tx.push(Record::Sealed { ino, segment, offset, len, allocated: 0, seal, origin });
+        }
+        tx.bytes_are_durable(segment);
+        // What leaves makes room.
+        match edit.store_from_reserve(tx) {
+            Err(Error::TooLarge { .. }) => refused("it has more seals than one transaction takes"),
+            stored => stored.map(|_| Ok(())),
+        }
+    }
+}
+
+/// Bytes of a transaction with the seals of a file.
+fn sealed_len(chain: &FileChain) -> usize {
+    let seals = chain.runs().iter().filter_map(|run| run.seal());
+    let sealed = seals.map(|seal| length::sealed(seal.description.len()) + length::ORIGIN);
+    frame::HEADER + REST + sealed.sum::<usize>()
+}

@@ -1,0 +1,458 @@
+//! Files that leave the pool for its remote: they take no room here, are there as long as they are away, and come back
+//! when somebody wants them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
+use serde_json::Value;
+use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, safetensors, wait_until, xattr};
+
+on_mounts!(
+    a_file_that_has_left_takes_no_room_and_comes_back_when_it_is_wanted,
+    what_the_remote_has_not_whole_stays,
+    what_has_left_is_carried_on,
+    what_has_left_is_carried_whatever_is_left_out,
+    a_remote_that_files_have_left_for_is_not_given_up,
+    files_are_here_or_away_whatever_is_killed,
+    a_file_that_is_wanted_in_vain_says_so_and_comes_later,
+);
+
+const SIZE: usize = 1 << 20;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A mount whose pool has a remote, and what of it has been carried.
+struct Own {
+    mount: Mount,
+    at: PathBuf,
+    url: String,
+}
+
+impl Own {
+    /// Nothing if there are no mounts.
+    fn with(setup: Setup, fill: impl Fn(&Mount)) -> Option<Self> {
+        let mount = setup.clone().mount();
+        if mount.is_plain() {
+            setup.skip("needs a mount");
+            return None;
+        }
+        fill(&mount);
+        let at = mount.pool().with_file_name("remote");
+        let url = format!("file://{}", at.display());
+        mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url]);
+        let own = Self { mount, at, url };
+        own.carry();
+        Some(own)
+    }
+
+    /// Some files, of which each is there as a pattern of its number.
+    fn of_files(setup: Setup, files: u64) -> Option<Self> {
+        Self::with(setup, |mount| {
+            for n in 0..files {
+                fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, SIZE)).unwrap();
+            }
+        })
+    }
+
+    /// What a pass of the carrier tells.
+    fn carry(&self) -> Value {
+        self.mount.sync();
+        self.mount.tensorfs_ok(["seal", text(self.mount.path())]);
+        let told = self.mount.tensorfs_ok(["remote", "carry", "--json", text(self.mount.pool())]);
+        told.lines().next_back().map_or(Value::Null, |line| serde_json::from_str(line).unwrap_or_default())
+    }
+
+    fn move_to(&self, name: &str, tier: &str) -> Output {
+        self.mount.tensorfs(["tier", "move", text(&self.mount.at(name)), tier])
+    }
+
+    #[track_caller]
+    fn leave(&self, name: &str) {
+        let output = self.move_to(name, "remote");
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Has it refused, and says why.
+    #[track_caller]
+    fn stays(&self, name: &str) -> String {
+        let output = self.move_to(name, "remote");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.lines().count() == 1, "{name}: {said}");
+        assert_ne!(state(&self.mount.at(name)), "away");
+        said
+    }
+
+    fn state(&self, name: &str) -> String {
+        state(&self.mount.at(name))
+    }
+
+    #[track_caller]
+    fn has(&self, name: &str, n: u64) {
+        assert!(fs::read(self.mount.at(name)).unwrap() == Pattern(n).bytes(0, SIZE), "{name}");
+    }
+
+    /// What is in the remote, restored, has these files.
+    fn restores(&self, names: &[(&str, u64)]) {
+        let pool = self.mount.pool().with_file_name("restored");
+        self.mount.tensorfs_ok(["remote", "restore", "--json", &self.url, text(&pool)]);
+        for (name, n) in names {
+            let found = self.mount.tensorfs(["remote", "get", &self.url, &format!("/{name}")]);
+            assert!(found.stdout == Pattern(*n).bytes(0, SIZE), "{name}: {}", String::from_utf8_lossy(&found.stderr));
+        }
+        let told = self.mount.tensorfs_ok(["check", "--data", text(&pool)]);
+        assert!(told.contains("0 B have no checksum"), "{told}");
+        fs::remove_dir_all(&pool).unwrap();
+    }
+}
+
+fn state(path: &Path) -> String {
+    String::from_utf8(xattr::get(path, "user.tensorfs.state").unwrap()).unwrap()
+}
+
+fn tier(path: &Path) -> String {
+    String::from_utf8(xattr::get(path, "user.tensorfs.tier").unwrap()).unwrap()
+}
+
+/// How many files are away, and their bytes.
+fn away(info: &Value) -> (u64, u64) {
+    let tiers = info["tiers"].as_array().unwrap();
+    let away = tiers.iter().find(|tier| tier["name"] == "remote" && tier["state"] == "away");
+    away.map_or((0, 0), |away| (away["files"].as_u64().unwrap(), away["bytes"].as_u64().unwrap()))
+}
+
+/// The processes that do something for a pool or a mount, by a word of what they were called with.
+fn at_work(word: &str, path: &Path) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+        let is_there = |word: &[u8]| word.starts_with(text(path).as_bytes());
+        if words.contains(&word.as_bytes()) && words.iter().any(|word| is_there(word)) {
+            found.push(Pid::from_raw(pid));
+        }
+    }
+    found
+}
+
+fn objects(remote: &Path) -> Vec<PathBuf> {
+    let dirs = fs::read_dir(remote.join("objects")).unwrap();
+    dirs.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap()).map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Proves E25, E26, E27.
+fn a_file_that_has_left_takes_no_room_and_comes_back_when_it_is_wanted(setup: Setup) {
+    let weights = Pattern(7).bytes(0, 200_000);
+    let fill = |mount: &Mount| {
+        fs::create_dir(mount.at("run")).unwrap();
+        for n in 0..6 {
+            fs::write(mount.at(format!("run/f{n}")), Pattern(n).bytes(0, SIZE)).unwrap();
+        }
+        fs::write(mount.at("run/empty"), b"").unwrap();
+        fs::write(mount.at("run/small"), b"a small one").unwrap();
+        fs::hard_link(mount.at("run/f3"), mount.at("three")).unwrap();
+        fs::write(mount.at("run/model.safetensors"), safetensors(&[("weights", &weights)])).unwrap();
+        File::create(mount.at("run/sparse")).unwrap().write_all_at(b"end", 8 << 20).unwrap();
+    };
+    let Some(mut own) = Own::with(setup.create(["--size", "64M"]), fill) else { return };
+    let seen = |own: &Own| {
+        let names = ["f0", "f3", "small", "model.safetensors", "sparse", "empty"];
+        names.map(|name| {
+            let stat = fs::metadata(own.mount.at("run").join(name)).unwrap();
+            (name, stat.mode(), stat.nlink(), stat.size(), stat.mtime(), stat.mtime_nsec())
+        })
+    };
+    let free = |own: &Own| statvfs(own.mount.path()).unwrap().blocks_free() * 4096;
+    let (before, room) = (seen(&own), free(&own));
+    let told = own.mount.tensorfs_ok(["tier", "move", text(&own.mount.at("run")), "remote"]);
+    assert_eq!(told, "9 files are in tier remote\n");
+    assert_eq!(seen(&own), before);
+    for name in ["run/f0", "run/small", "three", "run/sparse"] {
+        let path = own.mount.at(name);
+        assert_eq!((own.state(name).as_str(), tier(&path).as_str()), ("away", "remote"), "{name}");
+        assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "{name}");
+    }
+    assert_eq!((own.state("run/empty").as_str(), tier(&own.mount.at("run/empty")).as_str()), ("sealed", "pm"));
+    assert!(free(&own) > room + 6 * SIZE as u64, "{} {room}", free(&own));
+    let (files, bytes) = away(&own.mount.info());
+    assert!(files == 9 && bytes > 6 * SIZE as u64 + (8 << 20), "{files} {bytes}");
+    assert_eq!(own.mount.info()["counters"]["evicted"], 9);
+    assert_eq!(own.mount.tensorfs_ok(["ls", text(&own.mount.at("run"))]).matches("away").count(), 9);
+    let tiers = own.mount.tensorfs_ok(["tier", "list", text(own.mount.path())]);
+    assert!(tiers.lines().any(|line| line.starts_with("remote") && line.contains("away, 14")), "{tiers}");
+    let metrics = own.mount.tensorfs_ok(["metrics", text(own.mount.path())]);
+    let counted = metrics.lines().find(|line| line.starts_with("tensorfs_tier_files") && line.contains("\"remote\""));
+    assert!(counted.is_some_and(|line| line.ends_with(" 9")), "{counted:?}");
+    // What is away is so already, and nothing comes that nobody wants.
+    own.leave("run");
+    own.mount.remount();
+    own.mount.tensorfs_ok(["check", text(own.mount.pool())]);
+    own.mount.tensorfs_ok(["scrub", text(own.mount.path())]);
+    assert_eq!(away(&own.mount.info()).0, 9);
+    // By read, by a mapping, as a tensor, by its other name, by moving it.
+    own.has("run/f0", 0);
+    let file = File::open(own.mount.at("run/f1")).unwrap();
+    // SAFETY: nobody changes the file meanwhile.
+    let mapped = unsafe {
+        let size = std::num::NonZeroUsize::new(SIZE).unwrap();
+        let (read, private) = (nix::sys::mman::ProtFlags::PROT_READ, nix::sys::mman::MapFlags::MAP_PRIVATE);
+        let at = nix::sys::mman::mmap(None, size, read, private, &file, 0).unwrap();
+        let bytes = std::slice::from_raw_parts(at.as_ptr().cast::<u8>(), SIZE).to_vec();
+        nix::sys::mman::munmap(at, SIZE).unwrap();
+        bytes
+    };
+    assert!(mapped == Pattern(1).bytes(0, SIZE));
+    drop(file);
+    assert!(fs::read(own.mount.at(".tensorfs/tensors/run/model.safetensors/weights.npy")).unwrap().ends_with(&weights));
+    own.has("three", 3);
+    own.mount.tensorfs_ok(["tier", "move", text(&own.mount.at("run/f4")), "pm"]);
+    xattr::set(&own.mount.at("run/f5"), "user.tensorfs.tier", b"pm", 0).unwrap();
+    assert_eq!(["run/f0", "run/f3", "run/f4", "run/f5"].map(|name| own.state(name)), ["sealed"; 4]);
+    assert_eq!(away(&own.mount.info()).0, 3);
+    let mut sparse = vec![0; 8 << 20];
+    sparse.extend(b"end");
+    assert!(fs::read(own.mount.at("run/sparse")).unwrap() == sparse);
+    assert_eq!(fs::read(own.mount.at("run/small")).unwrap(), b"a small one");
+    assert_eq!(seen(&own), before);
+    // It leaves again once it was carried again, for which nothing is put.
+    assert!(own.stays("run/f0").contains("changed since it was carried"));
+    assert_eq!(own.carry()["put_bytes"], 0);
+    own.leave("run/f0");
+    own.has("run/f0", 0);
+    own.mount.umount();
+    own.mount.tensorfs_ok(["check", "--data", text(own.mount.pool())]);
+}
+
+/// Proves E25.
+fn what_the_remote_has_not_whole_stays(setup: Setup) {
+    let Some(own) = Own::of_files(setup, 6) else { return };
+    let mount = &own.mount;
+    // In use, changed since, or never carried.
+    let open = File::open(mount.at("f0")).unwrap();
+    assert!(own.stays("f0").contains("not moved: it is open"));
+    drop(open);
+    OpenOptions::new().append(true).open(mount.at("f1")).unwrap().write_all(b"more").unwrap();
+    assert!(own.stays("f1").contains("not moved: "));
+    mount.tensorfs_ok(["seal", text(&mount.at("f1"))]);
+    assert!(own.stays("f1").contains("not moved: it has changed since it was carried"));
+    fs::write(mount.at("new"), Pattern(50).bytes(0, SIZE)).unwrap();
+    mount.tensorfs_ok(["seal", text(&mount.at("new"))]);
+    assert!(own.stays("new").contains("not moved: not in the remote's tree after batch 1"));
+    // As long, and with other bytes; with the same ones, and not the record that was carried.
+    fs::write(mount.at("f2"), Pattern(2).bytes(0, SIZE)).unwrap();
+    mount.tensorfs_ok(["seal", text(&mount.at("f2"))]);
+    assert!(own.stays("f2").contains("not moved: it has changed since it was carried"));
+    // What the remote has lost, cut or spoiled.
+    let objects = objects(&own.at);
+    let object = |n: u64| {
+        let bytes = Pattern(n).bytes(0, SIZE);
+        objects.iter().find(|path| fs::read(path).is_ok_and(|found| found == bytes)).unwrap()
+    };
+    let [lost, cut, spoiled] = [3, 4, 5].map(object);
+    fs::remove_file(lost).unwrap();
+    File::options().write(true).open(cut).unwrap().set_len(SIZE as u64 - 1).unwrap();
+    File::options().write(true).open(spoiled).unwrap().write_all_at(&[Pattern(5).bytes(7, 1)[0] ^ 1], 7).unwrap();
+    assert!(own.stays("f3").contains("not moved: the remote has lost objects/"));
+    assert!(own.stays("f4").contains("not as long as it was put"));
+    let of_five = mount.at("f5");
+    let read = ["tier", "move", "--check-data", text(&of_five), "remote"];
+    let said = String::from_utf8(mount.tensorfs(read).stderr).unwrap();
+    assert!(said.contains("not moved: ") && said.lines().count() == 1, "{said}");
+    assert_eq!((own.state("f5").as_str(), away(&mount.info())), ("sealed", (0, 0)));
+    own.has("f3", 3);
+    // Others go all the same, and who reads what is there finds nothing.
+    let told = mount.tensorfs(["tier", "move", "--check-data", text(mount.path()), "remote"]);
+    assert!(String::from_utf8_lossy(&told.stdout).contains("1 file is in tier remote, 6 not"), "{told:?}");
+    assert_eq!(own.state("f0"), "away");
+    own.has("f0", 0);
+    // Of a pool without a remote.
+    mount.tensorfs_ok(["remote", "off", text(mount.pool())]);
+    assert!(own.stays("f0").contains("it has no remote; `tensorfs remote set` gives it one"));
+}
+
+/// Proves E1, E3, E6, E26.
+fn what_has_left_is_carried_on(setup: Setup) {
+    let Some(mut own) = Own::of_files(setup, 6) else { return };
+    own.leave(".");
+    let told = own.carry();
+    assert_eq!((told["put_bytes"].as_u64(), told["read_bytes"].as_u64()), (Some(0), Some(0)), "{told}");
+    assert_eq!(own.carry()["batch"], told["batch"], "nothing has changed");
+    // Another name, other attributes, a second name, none, other bytes.
+    let at = |name: &str| own.mount.at(name);
+    fs::create_dir(at("d")).unwrap();
+    fs::rename(at("f0"), at("d/zero")).unwrap();
+    fs::hard_link(at("f1"), at("d/one")).unwrap();
+    xattr::set(&at("f1"), "user.mine", b"1", 0).unwrap();
+    fs::remove_file(at("f2")).unwrap();
+    fs::write(at("f3"), Pattern(33).bytes(0, SIZE)).unwrap();
+    fs::write(at("new"), Pattern(44).bytes(0, SIZE)).unwrap();
+    fs::rename(at("new"), at("f4")).unwrap();
+    let told = own.carry();
+    assert_eq!((told["put_bytes"].as_u64(), told["incomplete_files"].as_u64()), (Some(2 * SIZE as u64), Some(0)));
+    // Whatever is kept, what is away is kept.
+    own.mount.tensorfs_ok(["remote", "gc", "--keep-last", "1", text(own.mount.pool())]);
+    own.mount.tensorfs_ok(["remote", "check", "--data", &own.url]);
+    let all = [("d/zero", 0), ("f1", 1), ("d/one", 1), ("f3", 33), ("f4", 44), ("f5", 5)];
+    own.restores(&all);
+    assert_eq!(away(&own.mount.info()).0, 3);
+    own.mount.remount();
+    // Whoever fetches has looked at the remote before; what leaves now is in a newer tree.
+    own.has("f5", 5);
+    own.leave("f3");
+    own.leave("f4");
+    for (name, n) in all {
+        own.has(name, n);
+    }
+    assert_eq!(xattr::get(&own.mount.at("f1"), "user.mine").unwrap(), b"1");
+    own.mount.umount();
+    own.mount.tensorfs_ok(["check", "--data", text(own.mount.pool())]);
+}
+
+/// Proves E16, E26.
+fn what_has_left_is_carried_whatever_is_left_out(setup: Setup) {
+    let fill = |mount: &Mount| {
+        for dir in ["cache", "cache/deep", "secret", "other"] {
+            fs::create_dir(mount.at(dir)).unwrap();
+        }
+        for (n, name) in ["cache/deep/a", "cache/b", "secret/c", "secret/d", "e.tmp", "f.tmp"].into_iter().enumerate() {
+            fs::write(mount.at(name), Pattern(n as u64).bytes(0, SIZE)).unwrap();
+        }
+    };
+    let Some(own) = Own::with(setup, fill) else { return };
+    let left = [("cache/deep/a", 0), ("secret/c", 2), ("e.tmp", 4)];
+    left.iter().for_each(|(name, _)| own.leave(name));
+    let set = ["remote", "set", text(own.mount.pool()), &own.url, "--exclude", "*.tmp", "--exclude", "/cache"];
+    own.mount.tensorfs_ok(set);
+    xattr::set(&own.mount.at("secret"), "user.tensorfs.remote", b"no", 0).unwrap();
+    let told = own.carry();
+    assert_eq!(told["left_out_files"], 3, "{told}");
+    own.mount.tensorfs_ok(["remote", "gc", "--keep-last", "1", text(own.mount.pool())]);
+    own.restores(&left);
+    let listed = own.mount.tensorfs_ok(["remote", "list", &own.url]);
+    assert!(!listed.contains("/f.tmp") && !listed.contains("/cache/b") && !listed.contains("/secret/d"), "{listed}");
+    for (name, n) in left {
+        own.has(name, n);
+    }
+    // They are as all others then.
+    assert_eq!(own.carry()["left_out_files"], 6);
+    assert!(own.stays("e.tmp").contains("not in the remote's tree"));
+}
+
+/// Proves E27.
+fn a_remote_that_files_have_left_for_is_not_given_up(setup: Setup) {
+    let Some(own) = Own::of_files(setup, 2) else { return };
+    let pool = text(own.mount.pool());
+    let elsewhere = format!("{}-2", own.url);
+    own.leave("f0");
+    for refused in [
+        &["remote", "off", pool][..],
+        &["remote", "set", pool, &elsewhere],
+        &["remote", "set", pool, &own.url, "--take-over"],
+    ] {
+        let output = own.mount.tensorfs(refused);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.lines().count() == 1, "{refused:?}: {said}");
+        assert!(said.contains("1 of its files are in file://") && said.contains("tier move PATH pm"), "{said}");
+    }
+    // As it was said before, and otherwise.
+    own.mount.tensorfs_ok(["remote", "set", pool, &own.url, "--bandwidth", "1000"]);
+    own.has("f0", 0);
+    own.carry();
+    own.leave("f0");
+    assert!(own.move_to("f0", "pm").status.success());
+    own.mount.sync();
+    own.mount.tensorfs_ok(["remote", "set", pool, &elsewhere]);
+    own.carry();
+    own.leave("f0");
+    fs::remove_dir_all(&own.at).unwrap();
+    own.has("f0", 0);
+    own.mount.tensorfs_ok(["remote", "off", pool]);
+}
+
+/// Proves E26.
+fn files_are_here_or_away_whatever_is_killed(setup: Setup) {
+    const FILES: u64 = 24;
+    let Some(mut own) = Own::of_files(setup, FILES) else { return };
+    for round in 0..4 {
+        let (program, path) = (own.mount.program(), own.mount.path().to_owned());
+        let begun = own.mount.info()["counters"]["evicted"].as_u64().unwrap();
+        let leaving = thread::spawn(move || {
+            let mut program = program;
+            program.args(["tier", "move"]).arg(path).arg("remote").output()
+        });
+        let some = |info: &Value| info["counters"]["evicted"].as_u64().is_some_and(|now| now > begun + round);
+        own.mount.wait_for("some files", some);
+        match round % 3 {
+            0 => {
+                own.mount.kill9();
+                leaving.join().unwrap().unwrap();
+                own.mount.mount();
+            }
+            1 => {
+                own.mount.power_loss();
+                leaving.join().unwrap().unwrap();
+                own.mount.mount();
+            }
+            _ => {
+                let path = own.mount.path().to_owned();
+                let all = [at_work("evict", &path), at_work("bring", own.mount.pool())].concat();
+                for pid in all {
+                    let _ = kill(pid, Signal::SIGKILL);
+                }
+                leaving.join().unwrap().unwrap();
+                own.mount.remount();
+            }
+        }
+        // Nothing is set aside of what has left.
+        assert_eq!(own.mount.quarantine(), Vec::<Value>::new());
+        let states: Vec<String> = (0..FILES).map(|n| own.state(&format!("f{n}"))).collect();
+        assert!(states.iter().any(|state| state == "away"), "{states:?}");
+        assert!(states.iter().all(|state| state == "away" || state == "sealed"), "{states:?}");
+        for n in 0..FILES {
+            own.has(&format!("f{n}"), n);
+        }
+        own.carry();
+    }
+    own.mount.umount();
+    own.mount.tensorfs_ok(["check", "--data", text(own.mount.pool())]);
+}
+
+/// Proves E21, E27.
+fn a_file_that_is_wanted_in_vain_says_so_and_comes_later(setup: Setup) {
+    let Some(mut own) = Own::of_files(setup, 2) else { return };
+    own.leave(".");
+    // Not the bytes that were carried.
+    let objects = objects(&own.at);
+    let bytes = Pattern(1).bytes(0, SIZE);
+    let spoiled = objects.iter().find(|path| fs::read(path).is_ok_and(|found| found == bytes)).unwrap();
+    fs::write(spoiled, Pattern(9).bytes(0, SIZE)).unwrap();
+    let mut some = [0];
+    let read = File::open(own.mount.at("f1")).and_then(|mut file| file.read(&mut some));
+    assert_eq!(read.err().and_then(|error| error.raw_os_error()), Some(libc::EIO));
+    assert_eq!(own.state("f1"), "away");
+    fs::write(spoiled, &bytes).unwrap();
+    own.has("f1", 1);
+    // The store is away for a while, from before anybody has looked at it.
+    let elsewhere = own.at.with_file_name("elsewhere");
+    fs::rename(&own.at, &elsewhere).unwrap();
+    for pid in at_work("bring", own.mount.pool()) {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    own.mount.remount();
+    let path = own.mount.at("f0");
+    let reading = thread::spawn(move || fs::read(path));
+    thread::sleep(std::time::Duration::from_millis(500));
+    assert!(!reading.is_finished());
+    fs::rename(&elsewhere, &own.at).unwrap();
+    assert!(reading.join().unwrap().unwrap() == Pattern(0).bytes(0, SIZE));
+    wait_until("all are here", || away(&own.mount.info()).0 == 0);
+}
