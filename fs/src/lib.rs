@@ -56,7 +56,7 @@ mod workers;
 
 pub use background::{move_in_pool, seal_pool};
 pub use confine::{Confinement, confine};
-pub use content::control::{Info, State};
+pub use content::control::{Info, SecondCopy, State, Unmended};
 pub use content::{are_whole, is_called_as_trainers, is_unfinished};
 pub use error::Error;
 pub use handover::{Handover, KeeperInfo};

@@ -25,13 +25,13 @@ fn text(path: &Path) -> &str {
 }
 
 /// A carrier that goes on until it is ended here.
-struct Watching {
+pub(crate) struct Watching {
     carrier: Child,
     log: PathBuf,
 }
 
 impl Watching {
-    fn start(mount: &Mount, more: &[&str]) -> Self {
+    pub(crate) fn start(mount: &Mount, more: &[&str]) -> Self {
         let log = mount.pool().with_file_name("carrier.log");
         let mut carrier = mount.program();
         carrier.args(["remote", "carry", "--watch", "--interval=1", "--patience=1"]).args(more).arg(mount.pool());
@@ -52,7 +52,7 @@ impl Drop for Watching {
 }
 
 /// Gives the pool a remote in a directory, and carries it there.
-fn carry(mount: &Mount, more: &[&str]) {
+pub(crate) fn carry(mount: &Mount, more: &[&str]) {
     seal(mount, mount.path());
     mount.sync();
     let url = format!("file://{}", mount.pool().with_file_name("remote").display());

@@ -1,6 +1,7 @@
 //! The program `tensorfs` from outside: every command, what it prints, and how it ends.
 
 mod alerts;
+mod behind;
 mod cli;
 mod databases;
 mod healing;

@@ -17,7 +17,7 @@ on_mounts!(
 );
 
 /// Samples by their name and labels, those of the mount and the pool left out.
-type Samples = BTreeMap<String, f64>;
+pub(crate) type Samples = BTreeMap<String, f64>;
 
 /// Reads what a server says, and fails on whatever is not as OpenMetrics has it: a family is told once, with its kind
 /// and meaning before its samples, these are called as their kind wants it, no sample is told twice, and the text ends
@@ -62,7 +62,7 @@ fn parsed(text: &str) -> Samples {
     samples
 }
 
-fn read(mount: &Mount) -> Samples {
+pub(crate) fn read(mount: &Mount) -> Samples {
     parsed(&fs::read_to_string(mount.at(".tensorfs/metrics")).unwrap())
 }
 
@@ -225,6 +225,9 @@ fn alerts_are_about_what_is_told(setup: Setup) {
         return;
     }
     mount.tensorfs_ok(["scrub".as_ref(), mount.path().as_os_str()]);
+    let url = format!("file://{}", mount.pool().with_file_name("remote").display());
+    mount.tensorfs_ok(["remote", "set", mount.pool().to_str().unwrap(), &url]);
+    mount.tensorfs_ok(["remote", "carry", mount.pool().to_str().unwrap()]);
     let told = mount.tensorfs_ok(["metrics".as_ref(), mount.path().as_os_str()]);
     let told: BTreeSet<&str> = told.lines().filter_map(|line| line.split_once('{')).map(|(name, _)| name).collect();
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/prometheus");

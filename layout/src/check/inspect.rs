@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::check::scrubbed::Scrubbed;
 use crate::error::{Error, Result};
-use crate::ids::{Ino, ROOT};
+use crate::ids::{Ino, ROOT, TxId};
 use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::superblock::{INCOMPAT_GROWTH, PoolState, Superblock};
 use crate::medium;
@@ -13,6 +13,7 @@ use crate::medium::boot::boot_id;
 use crate::medium::dir::Dir;
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::read_only::ReadOnly;
+use crate::pool::carrying::{Carried, carried_in};
 use crate::pool::lock::{check_unused, holder_of};
 use crate::pool::recover::reading;
 use crate::pool::usage::{Usage, usage};
@@ -46,6 +47,10 @@ pub struct Inspection {
     pub scrubbed: Scrubbed,
     /// Its tiers, the pool's own directory first.
     pub tiers: Vec<TierInfo>,
+    /// The newest transaction.
+    pub transaction: TxId,
+    /// What its carrier has noted, if there is something.
+    pub carried: Option<Carried>,
 }
 
 /// Whether whoever used a pool last closed it, and left nothing to a recovery; nothing if somebody has it in use.
@@ -179,6 +184,8 @@ fn look_at(dir: &Path, pool: Arc<Dir>) -> Result<Inspection> {
         damaged_files,
         damage: found.damage,
         scrubbed: Scrubbed::read_in(&pool, &superblock.uuid_text(), &found.view),
+        transaction: TxId(found.log.newest()),
+        carried: carried_in(&pool)?,
         superblock,
     })
 }

@@ -44,14 +44,7 @@ impl Carrying {
 
     /// True if a pool has a carrier now. Nobody is kept from becoming it.
     pub fn is_taken(pool: &Path) -> Result<bool> {
-        let failed = |error| Error::in_pool(pool, REMOTE_LOCK, "look at", error);
-        let lock = match open_pool(pool)?.open_only(REMOTE_LOCK, libc::O_RDONLY) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            lock => lock.map_err(failed)?,
-        };
-        let mut found = exclusive();
-        fcntl(lock.as_fd(), FcntlArg::F_OFD_GETLK(&mut found)).map_err(|errno| failed(errno.into()))?;
-        Ok(libc::c_int::from(found.l_type) != libc::F_UNLCK)
+        is_taken_in(&open_pool(pool)?)
     }
 
     /// The note that is kept, if there is one.
@@ -100,12 +93,14 @@ pub fn have_committed(mount: &File) -> io::Result<()> {
 }
 
 /// What a pool's carrier has noted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Carried {
     /// The note.
     pub note: Vec<u8>,
     /// Whose the directory is that it was read from, whatever has its path by now.
     pub owner: u32,
+    /// Whether the pool has a carrier now. Nobody is kept from becoming it.
+    pub is_taken: bool,
 }
 
 /// The note of a pool's carrier, if there is one.
@@ -113,9 +108,20 @@ pub fn carried(pool: &Path) -> Result<Option<Carried>> {
     carried_in(&open_pool(pool)?)
 }
 
-fn carried_in(dir: &Dir) -> Result<Option<Carried>> {
+fn is_taken_in(dir: &Dir) -> Result<bool> {
+    let failed = |error| Error::in_pool(dir.path(), REMOTE_LOCK, "look at", error);
+    let lock = match dir.open_only(REMOTE_LOCK, libc::O_RDONLY) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        lock => lock.map_err(failed)?,
+    };
+    let mut found = exclusive();
+    fcntl(lock.as_fd(), FcntlArg::F_OFD_GETLK(&mut found)).map_err(|errno| failed(errno.into()))?;
+    Ok(libc::c_int::from(found.l_type) != libc::F_UNLCK)
+}
+
+pub(crate) fn carried_in(dir: &Dir) -> Result<Option<Carried>> {
     match dir.read(REMOTE, MOST) {
-        Ok(note) => Ok(Some(Carried { note, owner: dir.owner().uid() })),
+        Ok(note) => Ok(Some(Carried { note, owner: dir.owner().uid(), is_taken: is_taken_in(dir)? })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::in_pool(dir.path(), REMOTE, "read", error)),
     }

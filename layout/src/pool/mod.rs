@@ -6,7 +6,7 @@
 mod append;
 mod bringing;
 mod budget;
-mod carrying;
+pub(crate) mod carrying;
 mod clean;
 mod close;
 mod commit;

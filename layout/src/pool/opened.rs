@@ -20,6 +20,7 @@ use crate::medium::dir::Dir;
 use crate::medium::domain::{Domain, Medium};
 use crate::medium::flushes::{Counted, Flushes};
 use crate::pool::budget::Budget;
+use crate::pool::carrying::{Carried, carried_in};
 use crate::pool::commits::Commits;
 use crate::pool::current::Current;
 use crate::pool::ending::Ending;
@@ -168,6 +169,11 @@ impl Pool {
     /// The newest transaction up to which everything is durable.
     pub fn horizon(&self) -> TxId {
         self.commits.horizon()
+    }
+
+    /// What the pool's carrier has noted, if there is something.
+    pub fn carried(&self) -> Result<Option<Carried>> {
+        carried_in(self.dir())
     }
 
     /// The pool's segments.

@@ -12,11 +12,12 @@ use nix::sys::stat::Mode;
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
-use tensorfs_fs::{Counts, Info, State};
+use tensorfs_fs::{Counts, Info, SecondCopy, State};
 use tensorfs_layout::Error;
 use tensorfs_layout::check::{Inspection, inspect, inspect_in_use};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
+use tensorfs_layout::pool::Carried;
 
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::target::Target;
@@ -171,6 +172,8 @@ fn elsewhere(pid: u32, mountpoint: &Path) -> io::Result<String> {
 fn unmounted(pool: &Path, found: Inspection) -> Info {
     let (superblock, usage) = (found.superblock, found.usage);
     let clean = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
+    let copy = |carried: &Carried| SecondCopy::of(carried, &superblock.uuid_text(), found.transaction);
+    let second_copy = found.carried.as_ref().and_then(copy);
     let host = statvfs(pool)
         .map_or((0, 0), |host| (host.blocks() * host.fragment_size(), host.blocks_available() * host.fragment_size()));
     Info {
@@ -213,5 +216,6 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         read_only: found.damage,
         tiers: found.tiers,
         keeper: None,
+        second_copy,
     }
 }

@@ -9,4 +9,3 @@ pub mod mending;
 pub mod question;
 pub mod requests;
 pub mod sealing;
-pub mod second_copy;

@@ -10,12 +10,11 @@ use tensorfs_layout::check::LastScrub;
 use tensorfs_layout::pool::READ_ONLY_HOST;
 
 use crate::ask::about;
-use crate::ask::second_copy::SecondCopy;
 use crate::cli::Health;
 use crate::mounting::target::Target;
 use crate::mounting::{apart, foreign};
 use crate::show::failure::Failure;
-use crate::show::{output, size};
+use crate::show::{output, second_copy, size};
 
 /// Of what a pool can hold, less than one part in so many is left: it is nearly full.
 const NEARLY_FULL: u64 = 20;
@@ -101,7 +100,7 @@ fn look(target: &Path) -> Result<Answer, Failure> {
         return Ok(Answer::down(format!("{}: not mounted", target.display())));
     }
     let mut problems = problems(&info);
-    problems.extend(SecondCopy::of(&info.pool, &info.uuid).iter().flat_map(SecondCopy::problems));
+    problems.extend(info.second_copy.iter().flat_map(second_copy::problems));
     let health = if problems.is_empty() { Verdict::Serves } else { Verdict::Degraded };
     Ok(Answer { health, problems, last_scrub: info.last_scrub })
 }

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use tensorfs_fs::Info;
 
 use crate::ask::about::{self, About};
-use crate::ask::second_copy::SecondCopy;
 use crate::cli;
 use crate::show::failure::Failure;
 use crate::show::{info, output};
@@ -20,7 +19,5 @@ pub fn run(arguments: &cli::Info) -> Result<ExitCode, Failure> {
     let found: Info = serde_json::from_str(&json).map_err(|error| {
         Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
     })?;
-    let second = SecondCopy::of(&found.pool, &found.uuid);
-    let second: Vec<_> = second.iter().flat_map(|copy| [vec![copy.is_of()], copy.problems()]).flatten().collect();
-    output::print(&info::table(&found, &second)).map(|()| code)
+    output::print(&info::table(&found)).map(|()| code)
 }

@@ -8,6 +8,7 @@ use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{TierInfo, TierState};
 
 use crate::show::report::last_scrub;
+use crate::show::second_copy;
 use crate::show::size::humane;
 use crate::show::table::WIDTH;
 use crate::show::text::{self, count};
@@ -15,8 +16,8 @@ use crate::show::text::{self, count};
 /// Columns of the labels.
 const LABELS: usize = 15;
 
-/// The table, with what is known of a second copy.
-pub fn table(info: &Info, second: &[String]) -> String {
+/// The table.
+pub fn table(info: &Info) -> String {
     let mut rows = Rows(String::new());
     rows.add("pool", info.pool.display());
     rows.add("uuid", &info.uuid);
@@ -65,7 +66,8 @@ pub fn table(info: &Info, second: &[String]) -> String {
     });
     rows.list("found damaged", &found.collect::<Vec<_>>());
     rows.some("last scrub", info.last_scrub.as_ref().map(last_scrub));
-    rows.list("second copy", second);
+    let copy = info.second_copy.iter().flat_map(|copy| [second_copy::lines(copy), second_copy::problems(copy)]);
+    rows.list("second copy", &copy.flatten().collect::<Vec<_>>());
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
         let bytes = humane(info.quarantine.iter().map(|entry| entry.bytes).sum());

@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod output;
 pub mod progress;
 pub mod report;
+pub mod second_copy;
 pub mod size;
 mod syslog;
 pub mod table;

@@ -10,6 +10,7 @@
 //! * `pass`: one pass, which ends with a batch.
 
 mod alike;
+mod behind;
 mod changes;
 mod content;
 mod cuts;

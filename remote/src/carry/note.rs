@@ -6,6 +6,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::{Carried, Carrying, carried};
 
+use crate::carry::behind::Behind;
 use crate::crypt::{Id, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
@@ -105,6 +106,15 @@ pub struct Note {
     pub carried: Option<i64>,
     /// Files of that tree whose parts are not all of them.
     pub incomplete: u64,
+    /// How far it was behind the pool when the carrier looked last.
+    #[serde(default)]
+    pub behind: Behind,
+    /// Bytes that were put since the remote was set.
+    #[serde(default)]
+    pub put_bytes: u64,
+    /// Bytes a second that were put, when there were some last.
+    #[serde(default)]
+    pub put_bytes_per_second: Option<u64>,
     /// Why the last pass failed, if it did.
     pub error: Option<String>,
     /// A batch was not put yet for which much was: the next carrier looks for that.
@@ -136,7 +146,7 @@ impl Note {
     }
 
     fn read(pool: &Path, carried: Option<Carried>, uuid: &str) -> Result<Option<Self>> {
-        let Some(Carried { note, owner }) = carried else { return Ok(None) };
+        let Some(Carried { note, owner, .. }) = carried else { return Ok(None) };
         is_believed(pool, owner)?;
         let note: Self = serde_json::from_slice(&note).map_err(|error| {
             let pool = pool.display();

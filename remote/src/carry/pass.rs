@@ -1,5 +1,6 @@
 //! One pass: from what the pool has committed to a batch of the remote.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use tensorfs_layout::Ino;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{self, Carrying, Holder, holder};
 
+use crate::carry::behind::Behind;
 use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed};
 use crate::carry::file::Reader;
@@ -19,6 +21,8 @@ use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
 use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Repository, State};
 
+/// So often it is noted how far a pass has come that takes long.
+const NOTED: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// In seconds.
 const DAY: i64 = 24 * 60 * 60;
@@ -327,10 +331,10 @@ impl Carrier {
         let is_ours = self.is_ours();
         let out = LeftOut::of(committed.view(), &self.exclude);
         let Self { repository, newest, placed, ready, reader, note, carrying, .. } = self;
-        let mut of_much = || {
-            note.unfinished = true;
-            note.keep(carrying)
-        };
+        let (begun, put) = (Instant::now(), placed.put);
+        let coming = RefCell::new(Coming { note: &mut *note, carrying, left: Behind::default(), kept: begun });
+        coming.borrow_mut().is(Behind::of((committed.view(), &out), is_ours.then_some(&newest.tree)))?;
+        let mut of_much = || coming.borrow_mut().has_much();
         let mut cutter = Cutter::new(repository.place().puts(), placed, &mut of_much);
         let mut pending = 0;
         let mut of_file = |ino: Ino, before: Option<&Content>| {
@@ -344,10 +348,18 @@ impl Carrier {
             // What was open before is not about to come to rest.
             let was_open = before.is_some_and(|before| before.state != State::Whole);
             pending += u64::from(content.state == State::Open && !was_open);
+            if let Some(object) = committed.view().object(ino) {
+                coming.borrow_mut().passes(Behind::of_file((committed.view(), object), before))?;
+            }
             Ok(content)
         };
         let lines = changes((committed.view(), &out), &newest.tree, &mut of_file);
         let lines = cutter.finish(lines)?;
+        let put = placed.put - put;
+        if put > 0 {
+            note.put_bytes = note.put_bytes.saturating_add(put);
+            note.put_bytes_per_second = Some((put as f64 / begun.elapsed().as_secs_f64().max(1e-3)) as u64);
+        }
         let lines = lines.into_iter().map(|line| match line {
             Line::Object(mut entry) => {
                 if let Some(file) = &mut entry.file {
@@ -398,9 +410,48 @@ impl Carrier {
         self.note.transaction = transaction;
         self.note.carried = Some(now());
         self.note.incomplete = incomplete;
+        self.note.behind = Behind::of_tree(&self.newest.tree);
         self.note.unfinished = false;
         self.note.error = None;
         self.note.keep(&self.carrying)
+    }
+}
+
+/// How far a pass has come, as it is noted meanwhile.
+struct Coming<'a> {
+    note: &'a mut Note,
+    carrying: &'a Carrying,
+    /// What is still to come: all of it once more, should the pass fail.
+    left: Behind,
+    /// When it was noted last.
+    kept: Instant,
+}
+
+impl Coming<'_> {
+    /// What is to come.
+    fn is(&mut self, behind: Behind) -> Result<()> {
+        self.left = behind;
+        if std::mem::replace(&mut self.note.behind, behind) == behind { Ok(()) } else { self.keep() }
+    }
+
+    /// A file was looked at.
+    fn passes(&mut self, file: Behind) -> Result<()> {
+        self.left = self.left.without(file);
+        if self.kept.elapsed() < NOTED { Ok(()) } else { self.keep() }
+    }
+
+    /// Much is there for a batch that is not.
+    fn has_much(&mut self) -> Result<()> {
+        self.note.unfinished = true;
+        self.keep()
+    }
+
+    fn keep(&mut self) -> Result<()> {
+        self.kept = Instant::now();
+        let all = std::mem::replace(&mut self.note.behind, self.left);
+        let kept = self.note.keep(self.carrying);
+        self.note.behind = all;
+        kept
     }
 }
 

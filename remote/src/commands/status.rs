@@ -26,6 +26,11 @@ struct Status {
     batch: u64,
     transaction: u64,
     transactions_behind: u64,
+    /// As the carrier saw it last.
+    files_behind: u64,
+    bytes_behind: u64,
+    put_bytes: u64,
+    put_bytes_per_second: Option<u64>,
     carried: Option<i64>,
     seconds_since: Option<u64>,
     incomplete_files: u64,
@@ -49,6 +54,10 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         batch: note.number,
         transaction: note.transaction,
         transactions_behind: committed.saturating_sub(note.transaction),
+        files_behind: note.behind.files,
+        bytes_behind: note.behind.bytes,
+        put_bytes: note.put_bytes,
+        put_bytes_per_second: note.put_bytes_per_second,
         carried: note.carried,
         seconds_since: note.carried.map(|then| now.saturating_sub(then.max(0) as u64)),
         incomplete_files: note.incomplete,
@@ -74,6 +83,14 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         None => show::line("carried     never"),
     }
     show::line(&format!("behind      {} transactions", status.transactions_behind));
+    if status.files_behind > 0 {
+        let (files, bytes) = (status.files_behind, show::bytes(status.bytes_behind));
+        show::line(&format!("            {bytes} of {files} files, when the carrier looked last"));
+    }
+    if let Some(rate) = status.put_bytes_per_second {
+        let (put, rate) = (show::bytes(status.put_bytes), show::bytes(rate));
+        show::line(&format!("put         {put} since it was set, the last at {rate} a second"));
+    }
     if status.incomplete_files > 0 {
         show::line(&format!("incomplete  {} files, which were open or are damaged", status.incomplete_files));
     }

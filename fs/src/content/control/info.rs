@@ -16,6 +16,8 @@ use crate::options::Durability;
 use crate::reader::ReaderInfo;
 use crate::store::Counts;
 
+use super::second_copy::SecondCopy;
+
 /// What a pool is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
@@ -131,6 +133,9 @@ pub struct Info {
     /// Who keeps watch over the server, if somebody is to.
     #[serde(default)]
     pub keeper: Option<KeeperInfo>,
+    /// The pool's second copy, if it has one.
+    #[serde(default)]
+    pub second_copy: Option<SecondCopy>,
 }
 
 impl Info {
@@ -167,6 +172,9 @@ impl Info {
                 (finding.path, finding.path_bytes, finding.tensors) = (None, None, Vec::new());
             }
         }
+        let carried = pool.carried().inspect_err(|error| log::debug!("{error}")).ok().flatten();
+        let second_copy = carried.and_then(|carried| SecondCopy::of(&carried, &superblock.uuid_text(), pool.horizon()));
+        let second_copy = if paths { second_copy } else { second_copy.map(SecondCopy::without_names) };
         let link = store.link();
         let space = files.space().unwrap_or_default();
         Self {
@@ -209,6 +217,7 @@ impl Info {
             read_only: pool.is_read_only(),
             tiers: store.describe_tiers(),
             keeper: link.handover().map(|handover| handover.describe()),
+            second_copy,
         }
     }
 }

@@ -115,7 +115,8 @@ impl Collector for Snapshot {
         self.requests(&mut page)?;
         self.durability(&mut page)?;
         self.space(&mut page)?;
-        self.health(&mut page)
+        self.health(&mut page)?;
+        self.second_copy(&mut page)
     }
 }
 
@@ -212,5 +213,25 @@ impl Snapshot {
         page.gauge("last_scrub_timestamp_seconds", "When the last scrub ended, since 1970", ended)?;
         page.size("last_scrub_verified_bytes", "Bytes that the last scrub verified", scrub.verified_bytes)?;
         page.size("last_scrub_damaged_places", "Damaged places that were known when it ended", scrub.findings)
+    }
+
+    fn second_copy(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Some(copy) = &self.info.second_copy else { return Ok(()) };
+        page.size("remote_carrier_up", "1 if a carrier is at work", copy.carrier.into())?;
+        page.size("remote_failed", "1 if a carrier failed, and none has succeeded since", copy.error.is_some().into())?;
+        if let Some(carried) = copy.carried {
+            page.gauge("remote_carried_timestamp_seconds", "When it was as the pool was last", carried as f64)?;
+        }
+        if let Some(seconds) = copy.seconds_behind {
+            page.size("remote_lag_seconds", "For how long the second copy has not been as the pool is", seconds)?;
+        }
+        let transactions = copy.transactions_behind;
+        page.size("remote_behind_transactions", "Durable transactions that the second copy has not", transactions)?;
+        page.size("remote_behind_files", "Files of which it has not all bytes", copy.files_behind)?;
+        page.size("remote_behind_bytes", "Bytes of these that are to be looked at", copy.bytes_behind)?;
+        page.size("remote_incomplete_files", "Files of it that were open, or are damaged", copy.incomplete_files)?;
+        page.counter("remote_put_bytes", "Bytes that were put since it was set", copy.put_bytes)?;
+        page.counter("remote_mended_files", "Damaged files that were mended with it", copy.mended_files)?;
+        page.size("remote_unmended_files", "Damaged files that could not be mended with it", copy.unmended_files)
     }
 }

@@ -23,6 +23,7 @@ mod opened;
 mod origin;
 mod paths;
 mod rights;
+mod second_copy;
 mod shared;
 mod stat;
 mod trace;
@@ -46,6 +47,7 @@ pub(crate) use draft::Who;
 pub(crate) use fixed::{is_control, is_trace};
 pub use info::{Info, State};
 pub(crate) use numbers::right_number;
+pub use second_copy::{SecondCopy, Unmended};
 pub(crate) use stat::name_ttl;
 
 /// The control tree. Its numbers and handles are its own: whoever asks knows that an inode, or what a handle is of,
