@@ -13,6 +13,7 @@ on_mounts!(
     safetensors,
     h5py,
     hdf5_data_sets,
+    arrays_in_chunks,
     tensorboard,
     checkpoints_moved_by_cp_and_read_in_place,
     shelf,
@@ -73,6 +74,13 @@ fn hdf5_data_sets(setup: Setup) {
     run_ok(&mut client(&python, "h5py", &directory, "tree"));
     mount.remount();
     run_ok(&mut client(&python, "h5py", &directory, "tree"));
+}
+
+/// Proves T14, T15.
+fn arrays_in_chunks(setup: Setup) {
+    if !setup.clone().mount().is_plain() {
+        run_client(setup, "small", "chunks");
+    }
 }
 
 fn tensorboard(setup: Setup) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tensorfs_formats::{Dtype, Format, Location, Order, Tensor, npy_header, npy_len, read_exact};
+use tensorfs_formats::{Array, Dtype, Format, Location, Order, Tensor, npy_header, npy_len, read_exact};
 use tensorfs_layout::Ino;
 
 use crate::caller::Caller;
@@ -15,7 +15,7 @@ use super::Content;
 use super::boxes::{Part, are_apart, place_of};
 use super::bytes::fault;
 use super::checkpoint::Checkpoint;
-use super::checkpoints::Parts;
+use super::checkpoints::{Parts, There};
 use super::decoders::{Decoding, Held};
 use super::npy::changed;
 
@@ -36,7 +36,8 @@ pub(super) struct Assembled {
     _room: Vec<Share>,
 }
 
-/// A piece: which elements of the whole it has, and where they are.
+/// A piece: which elements of the whole it has, and where they are: in a file, or nowhere, of which the directory
+/// and the plan's version stand in the place of those.
 struct Piece {
     file: Ino,
     version: Version,
@@ -50,6 +51,8 @@ enum Stored {
     At(u64),
     /// In another way.
     Decoded(Box<(Arc<Tensor>, Held)>),
+    /// Nowhere: the chunk of that name is not there, and each of its elements is that.
+    Nowhere(Box<(Box<str>, Box<[u8]>)>),
 }
 
 /// Room for the pieces of a tensor that a user opens. Others have as much as they want.
@@ -96,12 +99,18 @@ impl Piece {
         let decoder = match &self.stored {
             Stored::At(_) => 0,
             Stored::Decoded(decoded) => 2 * size_of::<Tensor>() + 2 * size_of_val(&*decoded.0.shape),
+            Stored::Nowhere(nowhere) => size_of_val(&**nowhere) + nowhere.0.len() + nowhere.1.len(),
         };
         size_of::<Piece>() + size_of_val(&*self.numbers) + decoder
     }
 
     /// Fills the buffer with its bytes from one on.
     fn read(&self, content: &Content, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if let Stored::Nowhere(nowhere) = &self.stored {
+            let (name, fill) = &**nowhere;
+            buffer.chunks_exact_mut(fill.len()).for_each(|element| element.copy_from_slice(fill));
+            return if content.there(self.file, name) == There::Nothing { Ok(()) } else { Err(Fault::stale()) };
+        }
         let source = content.bytes_of(self.file, &self.version);
         let read = match &self.stored {
             Stored::At(start) => read_exact(&*source, start + offset, buffer),
@@ -111,6 +120,7 @@ impl Piece {
                 let read = content.decoders.with(held, new, |decoding| decoding.read(&source, offset, buffer));
                 read.and_then(|count| if count == buffer.len() { Ok(()) } else { Err(short()) })
             }
+            Stored::Nowhere(_) => Ok(()),
         };
         // Looked at after reading: what has changed before shows now.
         let is_stale = changed(content, self.file, &self.version).is_some();
@@ -183,6 +193,10 @@ impl Assembled {
         parts: &mut Parts<'_>,
         room: &mut Room,
     ) -> std::result::Result<(Tensor, Vec<Piece>), Why> {
+        if let Some(array) = checkpoint.plan.array(nth as usize) {
+            let pieces = Self::of_chunks(content, checkpoint, (nth as usize, array), parts, room)?;
+            return Ok((planned, pieces));
+        }
         let (plan, nth) = (&checkpoint.plan, nth as usize);
         let (mut whole, mut pieces) = (planned, Vec::new());
         for (part, place) in plan.pieces(nth) {
@@ -217,9 +231,47 @@ impl Assembled {
         Ok((whole, pieces))
     }
 
+    /// The pieces of an array: what its chunks have of it, and the fill value for those that are not there.
+    fn of_chunks(
+        content: &Content,
+        checkpoint: &Checkpoint,
+        (nth, array): (usize, &Array),
+        parts: &mut Parts<'_>,
+        room: &mut Room,
+    ) -> std::result::Result<Vec<Piece>, Why> {
+        let chunk = array.chunk.as_deref().unwrap_or_default();
+        let mut pieces = Vec::new();
+        for (part, place) in checkpoint.plan.pieces(nth) {
+            let because = |why| Why::Part(place.file, why);
+            let numbers = [part.starts, part.sizes].concat().into();
+            let piece = match parts.get(place.file) {
+                Some((_, version)) if version.size != place.len => {
+                    return Err(because("is not as long as its elements are"));
+                }
+                Some((file, version)) => {
+                    Piece { file, version, numbers, stored: in_chunk(array, chunk, part.sizes, place.len) }
+                }
+                None => {
+                    let name = checkpoint.name_of(place.file);
+                    if content.there(checkpoint.dir, name) != There::Nothing {
+                        return Err(because("is no file that can be read, or not reached by directories alone"));
+                    }
+                    let fill = array.fill.as_deref().ok_or(because("is not there, and its fill value is not known"))?;
+                    let stored = Stored::Nowhere(Box::new((name.into(), fill.into())));
+                    let version = checkpoint.plans.first().ok_or(Fault::stale())?.1;
+                    Piece { file: checkpoint.dir, version, numbers, stored }
+                }
+            };
+            room.take(content, piece.memory())?;
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
     /// The files that have something of it.
     pub fn files(&self) -> impl Iterator<Item = Ino> {
-        self.pieces.iter().map(|piece| piece.file)
+        let is_in_one = |piece: &&Piece| !matches!(piece.stored, Stored::Nowhere(_));
+        self.pieces.iter().filter(is_in_one).map(|piece| piece.file)
     }
 
     /// How many bytes it has, with its header.
@@ -285,6 +337,21 @@ fn as_whole(planned: &Tensor, tensor: &Tensor) -> Option<Tensor> {
         storage: None,
         ..tensor.clone()
     })
+}
+
+/// How what a chunk has of its array is read, which is all of it but at the array's end.
+fn in_chunk(array: &Array, chunk: &[u64], sizes: &[u64], len: u64) -> Stored {
+    // As long as only the first dimension is shorter, it is the beginning of the chunk.
+    if sizes.iter().skip(1).eq(chunk.iter().skip(1)) {
+        return Stored::At(0);
+    }
+    let mut tensor = Tensor::new(Vec::new(), array.dtype, sizes.to_vec(), Location::Raw { offset: 0, len });
+    let mut strides: Vec<u64> =
+        chunk.iter().rev().scan(1, |stride, size| Some(std::mem::replace(stride, *stride * size))).collect();
+    strides.reverse();
+    tensor.big_endian = array.big_endian;
+    tensor.order = Order::Strides(strides);
+    Stored::Decoded(Box::new((Arc::new(tensor), Held::default())))
 }
 
 /// How a tensor of a part is read row by row, if it can be.

@@ -146,6 +146,31 @@ fn reach(view: &View, dir: Ino, name: &str, on_the_way: &mut Vec<Ino>) -> Option
     view.object(at)?.is_file().then_some(at)
 }
 
+/// What a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum There {
+    Nothing,
+    File,
+    /// A directory, a link, or anything else; or one of these has the name of a directory on the way.
+    Other,
+}
+
+fn there(view: &View, dir: Ino, name: &str) -> There {
+    let mut at = dir;
+    let mut names = name.split('/').peekable();
+    while let Some(name) = names.next() {
+        let Some(found) = view.lookup(at, name.as_bytes()) else { return There::Nothing };
+        let object = view.object(found);
+        let is_right =
+            object.is_some_and(|object| if names.peek().is_some() { object.is_dir() } else { object.is_file() });
+        if !is_right {
+            return There::Other;
+        }
+        at = found;
+    }
+    There::File
+}
+
 fn readable(checkpoint: Arc<Checkpoint>) -> Result<Option<Arc<Checkpoint>>> {
     if checkpoint.is_broken { Err(Fault::new(libc::EIO)) } else { Ok(Some(checkpoint)) }
 }
@@ -245,6 +270,11 @@ impl Content {
                 }
             }
         }
+    }
+
+    /// What a name leads to from a directory on.
+    pub(super) fn there(&self, dir: Ino, name: &str) -> There {
+        there(&self.files.store().view(), dir, name)
     }
 
     /// True if a directory has these plans.

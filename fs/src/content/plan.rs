@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use tensorfs_formats::{Dtype, Location, Planned, Tensor, npy_len};
+use tensorfs_formats::{Array, Dtype, Location, Planned, Tensor, npy_len};
 
-use super::boxes::Part;
+use super::boxes::{Part, place_of};
 use super::hash::number;
 
 /// The most files that a plan names, and pieces of a tensor.
@@ -26,6 +26,8 @@ pub(super) struct Plan {
     wholes: Vec<Whole>,
     pieces: Vec<Piece>,
     files: Vec<Box<str>>,
+    /// What is known of tensors whose pieces are chunks.
+    arrays: Vec<Array>,
 }
 
 /// A tensor: its name, its dimensions, if they are said, and its pieces.
@@ -35,6 +37,8 @@ struct Whole {
     shape: Option<(u32, u32)>,
     dtype: Option<Dtype>,
     pieces: (u32, u32),
+    /// Which of the arrays it is, if its pieces are chunks.
+    array: Option<u32>,
 }
 
 /// A piece of a tensor: where its first element and its sizes are among the numbers, and in which bytes of which file
@@ -116,6 +120,7 @@ impl Draft {
                     None => {}
                 }
             }
+            Planned::Array { name, array } => self.array(&name, *array)?,
         }
         if self.memory() > self.most { Err(TooMuch) } else { Ok(()) }
     }
@@ -147,8 +152,34 @@ impl Draft {
         self.named.insert(number(name), place(plan.wholes.len())?);
         let name = [place(from)?, place(from)?, place(plan.names.len())?];
         let pieces = (place(self.taken)?, place(plan.pieces.len())?);
-        plan.wholes.push(Whole { name, shape, dtype, pieces });
+        plan.wholes.push(Whole { name, shape, dtype, pieces, array: None });
         self.taken = plan.pieces.len();
+        Ok(())
+    }
+
+    /// Takes in an array: its chunks are its pieces, but for what of those is behind its end.
+    fn array(&mut self, name: &[u8], array: Array) -> Result<(), TooMuch> {
+        let (Some(grid), Some(chunk), Some(keys)) = (array.grid(), array.chunk.clone(), array.keys) else {
+            return Ok(());
+        };
+        let len = array.plain_chunk().ok_or(TooMuch)?;
+        for nth in 0..grid.iter().product() {
+            let key = place_of(&grid, nth);
+            let file = self.file(keys.path(&key).into())?;
+            let starts: Vec<u64> = key.iter().zip(&chunk).map(|(at, size)| at * size).collect();
+            let ends = starts.iter().zip(&chunk).zip(&array.shape).map(|((start, size), end)| (*size).min(end - start));
+            let at = self.note(&starts)?;
+            self.note(&ends.collect::<Vec<_>>())?;
+            let dims = starts.len() as u32;
+            self.plan.pieces.push(Piece { file, at, dims, offset: 0, len });
+        }
+        let shape = (self.note(&array.shape)?, array.shape.len() as u32);
+        self.whole(name, Some(array.dtype), Some(shape))?;
+        let number = u32::try_from(self.plan.arrays.len()).map_err(|_| TooMuch)?;
+        if let Some(whole) = self.plan.wholes.last_mut() {
+            whole.array = Some(number);
+        }
+        self.plan.arrays.push(array);
         Ok(())
     }
 
@@ -208,6 +239,8 @@ impl Plan {
         place(pieces + other.pieces.len())?;
         place(self.names.len() + other.names.len() + other.wholes.len() * prefix.len())?;
         let (files, numbers, pieces) = (files as u32, numbers as u32, pieces as u32);
+        let arrays = place(self.arrays.len())?;
+        place(self.arrays.len() + other.arrays.len())?;
         for whole in &other.wholes {
             let from = self.names.len();
             self.names.extend(prefix);
@@ -215,8 +248,10 @@ impl Plan {
             let name = [from, from + prefix.len(), self.names.len()].map(|at| at as u32);
             let shape = whole.shape.map(|(at, dims)| (numbers + at, dims));
             let pieces = (pieces + whole.pieces.0, pieces + whole.pieces.1);
-            self.wholes.push(Whole { name, shape, dtype: whole.dtype, pieces });
+            let array = whole.array.map(|array| arrays + array);
+            self.wholes.push(Whole { name, shape, dtype: whole.dtype, pieces, array });
         }
+        self.arrays.extend(other.arrays);
         let behind = |file: u32| if file == NOWHERE { file } else { files + file };
         let moved = |piece: &Piece| Piece { file: behind(piece.file), at: numbers + piece.at, ..*piece };
         self.pieces.extend(other.pieces.iter().map(moved));
@@ -247,7 +282,8 @@ impl Plan {
         let shape = &self.numbers[at as usize..][..dims as usize];
         let dtype = whole.dtype?;
         let len = count(shape)?.checked_mul(dtype.size()?)?;
-        let tensor = Tensor::new(name, dtype, shape.to_vec(), Location::Raw { offset: 0, len });
+        let mut tensor = Tensor::new(name, dtype, shape.to_vec(), Location::Raw { offset: 0, len });
+        tensor.big_endian = self.array(nth).is_some_and(|array| array.big_endian);
         npy_len(&tensor).filter(|_| self.makes_up(whole, shape)).map(|_| tensor)
     }
 
@@ -255,6 +291,11 @@ impl Plan {
     pub fn name_in_part(&self, nth: usize) -> &[u8] {
         let of = |whole: &Whole| &self.names[whole.name[1] as usize..whole.name[2] as usize];
         self.wholes.get(nth).map_or(&[], of)
+    }
+
+    /// What is known of a tensor whose pieces are chunks.
+    pub fn array(&self, nth: usize) -> Option<&Array> {
+        Some(&self.arrays[self.wholes.get(nth)?.array? as usize])
     }
 
     /// True if the plan says of which dimensions a tensor is.
@@ -277,6 +318,7 @@ impl Plan {
             + self.wholes.capacity() * size_of::<Whole>()
             + self.pieces.capacity() * size_of::<Piece>()
             + self.files.len() * 3 * size_of::<Piece>()
+            + self.arrays.iter().map(|array| size_of::<Array>() + array.shape.len() * 16).sum::<usize>()
     }
 
     fn part(&self, piece: &Piece) -> Part<'_> {

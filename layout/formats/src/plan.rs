@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arrays::{self, Array, Metadata, What};
 use crate::cursor::Cursor;
 use crate::dtype::Dtype;
 use crate::fault::{Fault, Result, malformed};
@@ -31,11 +32,19 @@ const PICKLE: u8 = 0x80;
 
 /// How torch calls its plans, and how the indexes of checkpoints in parts end.
 const CALLED: &[u8] = b".metadata";
+/// What says of a directory that it is an array, each chunk of which is a file; and the longest that is read for it.
+const OF_ARRAYS: [Metadata; 2] = [Metadata::Zarr2Array, Metadata::Zarr3];
+const OF_ARRAY_MAX: u64 = 1 << 20;
+/// The name of such an array in its own directory.
+const ARRAY: &[u8] = b"array";
 const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
 
-/// True if a file of that name may be the plan of a distributed checkpoint, or the index of one in parts.
+/// True if a file of that name may be the plan of a distributed checkpoint, the index of one in parts, or the metadata
+/// of an array in chunks.
 pub fn is_called_as_plan(name: &[u8]) -> bool {
-    name == CALLED || INDEXES.iter().any(|end| name.ends_with(end))
+    name == CALLED
+        || OF_ARRAYS.iter().any(|one| one.name().as_bytes() == name)
+        || INDEXES.iter().any(|end| name.ends_with(end))
 }
 
 fn beyond<T>(what: String) -> Result<T> {
@@ -99,6 +108,17 @@ pub(crate) fn read_in_full(
     };
     let mut first = [0];
     if read_up_to(source, 0, &mut first)? == 1 && first != [PICKLE] {
+        if size <= OF_ARRAY_MAX
+            && let Some(what) = arrays::alone(source)
+        {
+            out.found.end = size;
+            return match what {
+                What::Array(array) if array.is_put_together() => {
+                    give(Planned::Array { name: ARRAY.to_vec(), array: Box::new(array) })
+                }
+                _ => Ok(()),
+            };
+        }
         return read_with(source, out, &mut |name, file| {
             let (name, file) = (name.as_bytes().to_vec(), file.to_owned());
             give(Planned::Place { name, offsets: None, chunk: None, file, offset: 0, len: 0 })
@@ -159,6 +179,13 @@ pub enum Planned {
         /// How many bytes it takes there, which have a format of their own. 0 in an index: the file has more.
         len: u64,
     },
+    /// An array in chunks, each a file beside the plan that has its elements and nothing else.
+    Array {
+        /// Its name.
+        name: Vec<u8>,
+        /// What it is.
+        array: Box<Array>,
+    },
 }
 
 impl Planned {
@@ -178,6 +205,10 @@ impl Planned {
                 return Some("a place that cannot be");
             }
             Planned::Place { name, offsets, .. } => (name, [offsets.as_deref().unwrap_or_default(), &[]]),
+            Planned::Array { array, .. } if array.fault().is_some() || !array.is_put_together() => {
+                return Some("an array that cannot be");
+            }
+            Planned::Array { name, array } => (name, [&array.shape, &[]]),
         };
         let bytes = |dtype: &Option<Dtype>| dtype.and_then(Dtype::size).unwrap_or(1).max(1);
         match self {
@@ -209,6 +240,7 @@ impl Planned {
                 Planned::Place { name, offsets, file, .. } => {
                     name.len() + file.len() + offsets.as_ref().map_or(0, Vec::len) * 8
                 }
+                Planned::Array { name, array } => name.len() + size_of::<Array>() + array.shape.len() * 16,
             }
     }
 }

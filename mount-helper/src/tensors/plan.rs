@@ -289,6 +289,8 @@ impl Reading {
                 *needed = offset.saturating_add(len).max(*needed);
                 self.place(name, offsets.as_deref(), chunk, Bytes { part, offset, len });
             }
+            // That is a hierarchy, and none of the files that are plans here.
+            Planned::Array { .. } => {}
         }
     }
 

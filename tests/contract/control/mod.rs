@@ -1,6 +1,7 @@
 //! The control tree: every tensor of every file as a `.npy`, and what tensorfs says of a file in extended attributes.
 
 mod access;
+mod arrays;
 mod attributes;
 mod changes;
 mod checkpoints;

@@ -88,6 +88,7 @@ pub fn arrays(bytes: &[u8]) {
         });
         assert!(found.end <= bytes.len() as u64 && found.tensors == 0 && found.error.is_none());
     }
+    in_full(bytes);
 }
 
 /// A database: the bytes are its manifest, and each of its data files. Where the manifest leads nowhere they are taken

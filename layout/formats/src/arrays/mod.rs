@@ -25,6 +25,20 @@ pub use node::{Array, Keys, Metadata, Node, What};
 const NODES_MAX: usize = 1 << 17;
 const METADATA_MAX: u64 = 64 << 20;
 
+/// What a directory is, by metadata of zarr's that nothing else is known of. None if it is none, or cannot be read.
+pub(crate) fn alone(source: &dyn Source) -> Option<What> {
+    let mut said = Said::default();
+    let mut json = json_of(source, source.size().ok()?);
+    Document { said: &mut said, below: None }.deserialize(&mut json).ok()?;
+    json.end().ok()?;
+    said.get("zarr_format")?;
+    let what = if said.get("node_type").is_some() { zarr3::node(&said) } else { zarr2::array(&said) };
+    match Node::of("", what).what {
+        What::Unknown(_) => Some(What::Group),
+        what => Some(what),
+    }
+}
+
 /// Gives what a directory's metadata says of it and of what is below to `sink`: nothing, if it is no metadata of a
 /// hierarchy, but a file of that name.
 pub(crate) fn read(

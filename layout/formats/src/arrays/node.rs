@@ -9,6 +9,8 @@ use crate::tensor::{Location, Order, Tensor, elements};
 
 /// The longest text that describes something.
 const TEXT_MAX: usize = 4096;
+/// The most chunks of an array that is put together from them.
+const CHUNKS_MAX: u64 = 4096;
 /// The longest element that chunks may be full of that are not there.
 const FILL_MAX: usize = 16;
 
@@ -121,6 +123,20 @@ pub struct Keys {
     pub is_nested: bool,
 }
 
+impl Keys {
+    /// The name of the chunk of those numbers, or the way to it from the array's directory, names joined by `/`.
+    pub fn path(self, numbers: &[u64]) -> String {
+        let prefix = self.has_prefix.then(|| "c".to_owned());
+        match numbers {
+            [] => prefix.unwrap_or_else(|| "0".to_owned()),
+            numbers => {
+                let names: Vec<String> = prefix.into_iter().chain(numbers.iter().map(u64::to_string)).collect();
+                names.join(if self.is_nested { "/" } else { "." })
+            }
+        }
+    }
+}
+
 impl Array {
     /// It as a tensor, of a name. No bytes of any one file are its own.
     pub fn tensor(&self, name: Vec<u8>) -> Tensor {
@@ -149,7 +165,16 @@ impl Array {
         elements(self.chunk.as_ref().filter(|_| is_plain)?)?.checked_mul(self.item_size)
     }
 
-    fn fault(&self) -> Option<&'static str> {
+    /// Whether it can be put together from its chunks: they are elements row by row and nothing else, it is known how
+    /// they are called, and they are no more than are looked at.
+    pub fn is_put_together(&self) -> bool {
+        let chunks = || self.grid()?.iter().try_fold(1_u64, |count, one| count.checked_mul(*one));
+        let is_few = || chunks().is_some_and(|count| count <= CHUNKS_MAX);
+        !self.column_major && self.keys.is_some() && self.plain_chunk().is_some() && is_few()
+    }
+
+    /// What cannot be true of it, if anything.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
         let texts = self.codecs.iter().chain(&self.descr).chain(&self.odd);
         let is_other = |numbers: &Vec<u64>| numbers.len() != self.shape.len();
         let lacks = |chunk: &Vec<u64>| chunk.iter().zip(&self.shape).any(|(chunk, size)| *chunk == 0 && *size > 0);
