@@ -8,22 +8,38 @@ use crate::repository::{Content, Part, State, Tree};
 
 /// Files of which a remote has not all bytes, and what a carrier has to look at of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Behind {
     /// How many.
+    #[serde(rename = "files_behind")]
     pub files: u64,
     /// Their bytes that it has not, as far as their records tell: what was moved or thawed may turn out to be there.
+    #[serde(rename = "bytes_behind")]
     pub bytes: u64,
+}
+
+/// How far a remote is behind, and how it comes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pace {
+    /// How far it was behind the pool when the carrier looked last.
+    #[serde(flatten)]
+    pub behind: Behind,
+    /// Bytes that were put since the remote was set.
+    pub put_bytes: u64,
+    /// Bytes a second that were put, when there were some last.
+    pub put_bytes_per_second: Option<u64>,
 }
 
 impl Behind {
     /// Of a tree of this very pool, or of a remote that has none of it yet.
     pub fn of((view, out): (&View, &LeftOut), tree: Option<&Tree>) -> Self {
-        let mut sum = Self::default();
-        for (ino, object) in view.objects().filter(|(ino, _)| out.keeps(*ino)) {
+        let carried = view.objects().filter(|(ino, _)| out.keeps(*ino));
+        let files = carried.map(|(ino, object)| {
             let before = tree.and_then(|tree| tree.entry(ino.0)?.file.as_ref());
-            sum.add(Self::of_file((view, object), before));
-        }
-        sum
+            Self::of_file((view, object), before)
+        });
+        files.fold(Self::default(), Self::and)
     }
 
     /// Of one file, given what the remote has of it.
@@ -44,9 +60,8 @@ impl Behind {
 
     /// What is lacking in a tree that is as the pool's was: files that were not at rest, or are damaged.
     pub fn of_tree(tree: &Tree) -> Self {
-        let mut sum = Self::default();
-        tree.entries().filter_map(|entry| entry.file.as_ref()).for_each(|file| sum.add(Self::lacking(file)));
-        sum
+        let files = tree.entries().filter_map(|entry| entry.file.as_ref());
+        files.map(Self::lacking).fold(Self::default(), Self::and)
     }
 
     fn lacking(content: &Content) -> Self {
@@ -56,9 +71,8 @@ impl Behind {
         }
     }
 
-    fn add(&mut self, other: Self) {
-        self.files += other.files;
-        self.bytes = self.bytes.saturating_add(other.bytes);
+    fn and(self, other: Self) -> Self {
+        Self { files: self.files.saturating_add(other.files), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
     /// Less what was looked at by now.

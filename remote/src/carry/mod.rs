@@ -19,5 +19,6 @@ pub mod left_out;
 mod note;
 mod pass;
 
+pub use behind::Pace;
 pub use note::{Healing, Intended, Mended, Note, Settings, Unmended};
 pub use pass::{Carrier, Outcome, Passed};

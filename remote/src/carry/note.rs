@@ -6,7 +6,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::{Carried, Carrying, carried};
 
-use crate::carry::behind::Behind;
+use crate::carry::behind::Pace;
 use crate::crypt::{Id, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
@@ -87,6 +87,16 @@ pub struct Unmended {
     pub tries: u32,
 }
 
+/// What came of removing by itself what the retention does not need.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Collection {
+    /// When that was, in seconds since 1970.
+    pub collected: Option<i64>,
+    /// Why it failed last, if it did.
+    pub collect_error: Option<String>,
+}
+
 /// The note.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
@@ -106,26 +116,17 @@ pub struct Note {
     pub carried: Option<i64>,
     /// Files of that tree whose parts are not all of them.
     pub incomplete: u64,
-    /// How far it was behind the pool when the carrier looked last.
-    #[serde(default)]
-    pub behind: Behind,
-    /// Bytes that were put since the remote was set.
-    #[serde(default)]
-    pub put_bytes: u64,
-    /// Bytes a second that were put, when there were some last.
-    #[serde(default)]
-    pub put_bytes_per_second: Option<u64>,
+    /// How far behind that is, and how it comes on.
+    #[serde(flatten)]
+    pub pace: Pace,
     /// Why the last pass failed, if it did.
     pub error: Option<String>,
     /// A batch was not put yet for which much was: the next carrier looks for that.
     #[serde(default)]
     pub unfinished: bool,
-    /// When what the retention does not need was removed by itself, in seconds since 1970.
-    #[serde(default)]
-    pub collected: Option<i64>,
-    /// Why that failed last, if it did.
-    #[serde(default)]
-    pub collect_error: Option<String>,
+    /// What came of removing by itself what the retention does not need.
+    #[serde(flatten)]
+    pub collection: Collection,
     /// Files that were left out, and their bytes.
     #[serde(default)]
     pub left_out: (u64, u64),

@@ -15,7 +15,7 @@ use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed};
 use crate::carry::file::Reader;
 use crate::carry::left_out::{Amount, Globs, LeftOut};
-use crate::carry::note::{Healing, Intended, Note};
+use crate::carry::note::{Collection, Healing, Intended, Note};
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
@@ -184,7 +184,7 @@ impl Carrier {
     /// True if it is time to remove what the retention does not need: once a day, and an hour after that failed.
     pub fn wants_collection(&self) -> bool {
         let has_failed = self.uncollected.is_some_and(|failed| failed.elapsed() < HOUR);
-        !has_failed && self.note.collected.is_none_or(|then| now().saturating_sub(then) >= DAY)
+        !has_failed && self.note.collection.collected.is_none_or(|then| now().saturating_sub(then) >= DAY)
     }
 
     /// Removes what trees within the retention do not need, between two passes. As long as this is the carrier, nobody
@@ -196,8 +196,8 @@ impl Carrier {
         }
         self.uncollected = removed.as_ref().err().map(|_| Instant::now());
         match &removed {
-            Ok(_) => (self.note.collected, self.note.collect_error) = (Some(now()), None),
-            Err(error) => self.note.collect_error = Some(error.to_string()),
+            Ok(_) => self.note.collection = Collection { collected: Some(now()), collect_error: None },
+            Err(error) => self.note.collection.collect_error = Some(error.to_string()),
         }
         self.note.keep(&self.carrying)?;
         removed
@@ -357,8 +357,8 @@ impl Carrier {
         let lines = cutter.finish(lines)?;
         let put = placed.put - put;
         if put > 0 {
-            note.put_bytes = note.put_bytes.saturating_add(put);
-            note.put_bytes_per_second = Some((put as f64 / begun.elapsed().as_secs_f64().max(1e-3)) as u64);
+            note.pace.put_bytes = note.pace.put_bytes.saturating_add(put);
+            note.pace.put_bytes_per_second = Some((put as f64 / begun.elapsed().as_secs_f64().max(1e-3)) as u64);
         }
         let lines = lines.into_iter().map(|line| match line {
             Line::Object(mut entry) => {
@@ -410,7 +410,7 @@ impl Carrier {
         self.note.transaction = transaction;
         self.note.carried = Some(now());
         self.note.incomplete = incomplete;
-        self.note.behind = Behind::of_tree(&self.newest.tree);
+        self.note.pace.behind = Behind::of_tree(&self.newest.tree);
         self.note.unfinished = false;
         self.note.error = None;
         self.note.keep(&self.carrying)
@@ -431,7 +431,7 @@ impl Coming<'_> {
     /// What is to come.
     fn is(&mut self, behind: Behind) -> Result<()> {
         self.left = behind;
-        if std::mem::replace(&mut self.note.behind, behind) == behind { Ok(()) } else { self.keep() }
+        if std::mem::replace(&mut self.note.pace.behind, behind) == behind { Ok(()) } else { self.keep() }
     }
 
     /// A file was looked at.
@@ -448,9 +448,9 @@ impl Coming<'_> {
 
     fn keep(&mut self) -> Result<()> {
         self.kept = Instant::now();
-        let all = std::mem::replace(&mut self.note.behind, self.left);
+        let all = std::mem::replace(&mut self.note.pace.behind, self.left);
         let kept = self.note.keep(self.carrying);
-        self.note.behind = all;
+        self.note.pace.behind = all;
         kept
     }
 }

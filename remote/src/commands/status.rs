@@ -7,12 +7,18 @@ use serde::Serialize;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::Carrying;
 
-use crate::carry::Healing;
+use crate::carry::{Healing, Pace};
 use crate::commands::cli;
 use crate::commands::place::note_of;
 use crate::commands::show;
 use crate::crypt::Id;
 use crate::error::Result;
+
+#[derive(Clone, Copy, Serialize)]
+struct LeftOut {
+    left_out_files: u64,
+    left_out_bytes: u64,
+}
 
 #[derive(Serialize)]
 struct Status {
@@ -26,16 +32,13 @@ struct Status {
     batch: u64,
     transaction: u64,
     transactions_behind: u64,
-    /// As the carrier saw it last.
-    files_behind: u64,
-    bytes_behind: u64,
-    put_bytes: u64,
-    put_bytes_per_second: Option<u64>,
+    #[serde(flatten)]
+    pace: Pace,
     carried: Option<i64>,
     seconds_since: Option<u64>,
     incomplete_files: u64,
-    left_out_files: u64,
-    left_out_bytes: u64,
+    #[serde(flatten)]
+    left_out: LeftOut,
     healing: Healing,
     /// Whether a carrier is at work.
     carrier: bool,
@@ -54,18 +57,14 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         batch: note.number,
         transaction: note.transaction,
         transactions_behind: committed.saturating_sub(note.transaction),
-        files_behind: note.behind.files,
-        bytes_behind: note.behind.bytes,
-        put_bytes: note.put_bytes,
-        put_bytes_per_second: note.put_bytes_per_second,
+        pace: note.pace,
         carried: note.carried,
         seconds_since: note.carried.map(|then| now.saturating_sub(then.max(0) as u64)),
         incomplete_files: note.incomplete,
-        left_out_files: note.left_out.0,
-        left_out_bytes: note.left_out.1,
+        left_out: LeftOut { left_out_files: note.left_out.0, left_out_bytes: note.left_out.1 },
         healing: note.healing,
         carrier: Carrying::is_taken(&arguments.pool)?,
-        error: note.error.or(note.collect_error.map(|error| format!("garbage was not collected: {error}"))),
+        error: note.error.or(note.collection.collect_error.map(|error| format!("garbage was not collected: {error}"))),
     };
     let is_too_old = arguments.max_age.is_some_and(|most| status.seconds_since.is_none_or(|since| since > most));
     let is_well = status.error.is_none() && status.healing.unmended_files == 0 && !is_too_old;
@@ -83,19 +82,21 @@ pub fn run(arguments: &cli::Status) -> Result<bool> {
         None => show::line("carried     never"),
     }
     show::line(&format!("behind      {} transactions", status.transactions_behind));
-    if status.files_behind > 0 {
-        let (files, bytes) = (status.files_behind, show::bytes(status.bytes_behind));
+    let Pace { behind, put_bytes, put_bytes_per_second } = status.pace;
+    if behind.files > 0 {
+        let (files, bytes) = (behind.files, show::bytes(behind.bytes));
         show::line(&format!("            {bytes} of {files} files, when the carrier looked last"));
     }
-    if let Some(rate) = status.put_bytes_per_second {
-        let (put, rate) = (show::bytes(status.put_bytes), show::bytes(rate));
+    if let Some(rate) = put_bytes_per_second {
+        let (put, rate) = (show::bytes(put_bytes), show::bytes(rate));
         show::line(&format!("put         {put} since it was set, the last at {rate} a second"));
     }
     if status.incomplete_files > 0 {
         show::line(&format!("incomplete  {} files, which were open or are damaged", status.incomplete_files));
     }
-    if status.left_out_files > 0 {
-        let (files, bytes) = (status.left_out_files, show::bytes(status.left_out_bytes));
+    let LeftOut { left_out_files, left_out_bytes } = status.left_out;
+    if left_out_files > 0 {
+        let (files, bytes) = (left_out_files, show::bytes(left_out_bytes));
         show::line(&format!("left out    {files} files with {bytes}"));
     }
     if let Some(last) = &status.healing.last {

@@ -89,7 +89,7 @@ fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
     store.fail_after(3);
     carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap_err();
     store.fail_after(i64::MAX);
-    assert!(!carrier.wants_collection() && carrier.note().collect_error.is_some());
+    assert!(!carrier.wants_collection() && carrier.note().collection.collect_error.is_some());
     pool.edit(|edit| {
         edit.file(ROOT, b"a", &[&bytes[0]], true);
         edit.file(ROOT, b"b", &[&bytes[1]], true);
@@ -97,7 +97,7 @@ fn a_carrier_does_not_rely_on_what_it_may_have_removed() {
     carrier.pass().unwrap();
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
     carrier.collect(Keep { trees: 0, last: 1, objects: -1 }, false, &|_, _| {}).unwrap();
-    assert_eq!(carrier.note().collect_error, None);
+    assert_eq!(carrier.note().collection.collect_error, None);
 }
 
 /// A pool that does not change asks its remote nothing, and has lost it meanwhile.

@@ -74,6 +74,7 @@ const LARGE: &[Exception] = &[
     ("superblock::Raw", "its fields are those of the superblock on media"),
     ("store::Store", "it has what the store owns, each a type of its own"),
     ("info::Info", "what `tensorfs info` tells, one field a line"),
+    ("second_copy::SecondCopy", "what `tensorfs info` tells of it, one field a line"),
 ];
 
 /// State with fields that others see.

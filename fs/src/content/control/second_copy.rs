@@ -66,7 +66,9 @@ struct Note {
     transaction: u64,
     carried: Option<i64>,
     #[serde(default)]
-    behind: Behind,
+    files_behind: u64,
+    #[serde(default)]
+    bytes_behind: u64,
     #[serde(default)]
     incomplete: u64,
     #[serde(default)]
@@ -83,12 +85,6 @@ struct Note {
 #[derive(Deserialize)]
 struct Settings {
     url: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Behind {
-    files: u64,
-    bytes: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -114,8 +110,8 @@ impl SecondCopy {
             carried: note.carried,
             seconds_behind: since.map(|since| if transactions_behind == 0 { 0 } else { since }),
             transactions_behind,
-            files_behind: note.behind.files,
-            bytes_behind: note.behind.bytes,
+            files_behind: note.files_behind,
+            bytes_behind: note.bytes_behind,
             incomplete_files: note.incomplete,
             put_bytes: note.put_bytes,
             put_bytes_per_second: note.put_bytes_per_second,
