@@ -138,6 +138,8 @@ pub struct Options {
     pub allow_other: bool,
     /// What names and records of users' files may take of the server's memory; `None` is what the machine has.
     pub names: Option<u64>,
+    /// Where the mount is fuller than so many per cent, files are to leave for the remote.
+    pub evict_at: Option<u8>,
     /// What the next server takes over should this one die, if there is to be one.
     pub handover: Option<Arc<Handover>>,
 }
@@ -163,6 +165,7 @@ impl Default for Options {
             device: None,
             allow_other: false,
             names: None,
+            evict_at: None,
             handover: None,
         }
     }

@@ -412,6 +412,10 @@ pub struct ServerFlags {
     /// Threads that answer the kernel [default: 4]
     #[arg(long, value_name = "N", value_parser = options::parse_threads)]
     pub threads: Option<usize>,
+    /// From so full on, files leave for the pool's remote, if it is carried:
+    /// those first that nobody has used for longest
+    #[arg(long, value_name = "PERCENT", value_parser = options::parse_percent)]
+    pub evict_at: Option<u8>,
     /// Log to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,

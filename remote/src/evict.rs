@@ -72,18 +72,21 @@ impl Evictor {
         let settings = note(pool, &uuid)?.settings;
         let repository = Repository::new(settings.open()?);
         let newest = repository.newest()?;
-        let (pool, at) = (pool.to_owned(), at.to_owned());
+        // Whoever is started with it is in another directory.
+        let host = |source| Error::Host { path: pool.display().to_string(), what: "find", source };
+        let (pool, at) = (std::path::absolute(pool).map_err(host)?, at.to_owned());
         let mut evictor =
             Self { pool, at, uuid, settings, repository, newest, seen: BTreeMap::new(), reads, is_begun: false };
         evictor.look_again()?;
         Ok(evictor)
     }
 
-    /// Lets a file leave, if the remote has all of it.
+    /// Lets a file leave, if the remote has all of it. One that nobody has asked for stays if it has come back a moment
+    /// ago.
     ///
     /// # Errors
     /// None can: the remote or the mount is not reached, or whoever calls this may not do so.
-    pub fn evict(&mut self, ino: u64) -> Result<Evicted> {
+    pub fn evict(&mut self, ino: u64, by_itself: bool) -> Result<Evicted> {
         self.look_again()?;
         let stays = |why: &str| Ok(Evicted::Stays(why.to_owned()));
         let batch = self.newest.number();
@@ -113,11 +116,11 @@ impl Evictor {
             size: content.size,
             seals: digest(content.seals.iter().map(|sealed| (sealed.0, sealed.1))),
         };
-        match self.ask(&Leave::Go { ino: Ino(ino), known })? {
+        match self.ask(&Leave::Go { ino: Ino(ino), known, by_itself })? {
             LeaveReply::Gone => Ok(Evicted::Gone),
             LeaveReply::Empty => Ok(Evicted::Empty),
             LeaveReply::Refused(why) => Ok(Evicted::Stays(why)),
-            LeaveReply::Fetched(_) => stays("its server speaks of something unknown here"),
+            LeaveReply::Fetched(_) | LeaveReply::Which { .. } => stays("its server speaks of something unknown here"),
         }
     }
 

@@ -10,6 +10,7 @@
 //! * [`commands`]: what is asked for on the command line;
 //! * [`restore`], [`check`]: what is done with a repository;
 //! * [`heal`]: damage of a mounted pool, mended with what a repository has;
+//! * [`relief`]: which files leave by themselves;
 //! * [`evict`]: files of a mount leave it, as a repository has them;
 //! * [`bring`]: the files of a mount whose bytes are in one yet;
 //! * [`carry`]: from a pool to its remote;
@@ -30,6 +31,7 @@ pub mod fetch;
 pub mod gc;
 pub mod heal;
 pub mod place;
+pub mod relief;
 pub mod repository;
 pub mod restore;
 

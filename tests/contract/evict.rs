@@ -5,14 +5,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Output, Stdio};
 use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use serde_json::Value;
-use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, safetensors, wait_until, xattr};
+use tensorfs_tests::{Mount, Pattern, Setup, Started, on_mounts, safetensors, wait_until, xattr};
 
 on_mounts!(
     a_file_that_has_left_takes_no_room_and_comes_back_when_it_is_wanted,
@@ -22,6 +22,8 @@ on_mounts!(
     a_remote_that_files_have_left_for_is_not_given_up,
     files_are_here_or_away_whatever_is_killed,
     a_file_that_is_wanted_in_vain_says_so_and_comes_later,
+    what_belongs_to_the_remote_leaves_by_itself,
+    a_mount_that_is_too_full_is_emptied_of_what_nobody_uses,
 );
 
 const SIZE: usize = 1 << 20;
@@ -455,4 +457,118 @@ fn a_file_that_is_wanted_in_vain_says_so_and_comes_later(setup: Setup) {
     fs::rename(&elsewhere, &own.at).unwrap();
     assert!(reading.join().unwrap().unwrap() == Pattern(0).bytes(0, SIZE));
     wait_until("all are here", || away(&own.mount.info()).0 == 0);
+}
+
+/// A carrier that watches. It ends with the test.
+struct Watching(Child);
+
+impl Watching {
+    fn start(mount: &Mount) -> Self {
+        let mut carrier = mount.program();
+        carrier.args(["remote", "carry", "--watch", "--interval=1", "--patience=1"]).arg(mount.pool());
+        carrier.stdout(Stdio::null()).stderr(File::create(mount.host().join("carrier")).unwrap());
+        Self(carrier.spawn().unwrap())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Proves M2, M3, M5, M6, E28.
+fn what_belongs_to_the_remote_leaves_by_itself(setup: Setup) {
+    let mount = setup.clone().mount();
+    if mount.is_plain() {
+        setup.skip("needs a mount");
+        return;
+    }
+    fs::create_dir(mount.at("old")).unwrap();
+    let set = |name: &str| xattr::set(&mount.at(name), "user.tensorfs.tier", b"remote", 0);
+    let map = |text: &[u8]| {
+        let file = mount.host().join("map");
+        fs::write(&file, text).unwrap();
+        let output = mount.tensorfs(["tier", "map", text_of(&mount), self::text(&file)]);
+        output.status.success()
+    };
+    // A pool that has no remote has no such tier.
+    assert_eq!(set("old"), Err(nix::errno::Errno::EINVAL));
+    assert!(!map(b"*.ckpt remote\n"));
+    let url = format!("file://{}", mount.pool().with_file_name("remote").display());
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url]);
+    set("old").unwrap();
+    assert!(map(b"keep-* pm\n*.ckpt remote\n/run/*/x remote\n"));
+    fs::create_dir_all(mount.at("run/7")).unwrap();
+    for (n, name) in ["old/a", "b.ckpt", "run/7/x", "keep-c.ckpt", "named", "else"].into_iter().enumerate() {
+        fs::write(mount.at(name), Pattern(n as u64).bytes(0, SIZE)).unwrap();
+        assert_eq!(tier(&mount.at(name)), "pm", "{name}");
+    }
+    // Nobody is there who would have it leave.
+    assert_eq!(set("named"), Err(nix::errno::Errno::EOPNOTSUPP));
+    let _watching = Watching::start(&mount);
+    let open = File::open(mount.at("old/a")).unwrap();
+    wait_until("a word", || set("named").is_ok());
+    let gone = ["b.ckpt", "run/7/x", "named"];
+    wait_until("they have left", || gone.iter().all(|name| state(&mount.at(name)) == "away"));
+    assert_eq!(state(&mount.at("old/a")), "sealed", "it is open");
+    drop(open);
+    wait_until("it has left", || state(&mount.at("old/a")) == "away");
+    for name in ["keep-c.ckpt", "else"] {
+        assert_eq!(tier(&mount.at(name)), "pm", "{name}");
+    }
+    // What was wanted stays for a while.
+    assert!(fs::read(mount.at("b.ckpt")).unwrap() == Pattern(1).bytes(0, SIZE));
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("b.ckpt"))]);
+    thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(tier(&mount.at("b.ckpt")), "pm");
+    assert_eq!(away(&mount.info()).0, 3);
+}
+
+fn text_of(mount: &Mount) -> &str {
+    text(mount.path())
+}
+
+/// Proves E28.
+fn a_mount_that_is_too_full_is_emptied_of_what_nobody_uses(setup: Setup) {
+    let setup = setup.create(["--size", "64M"]).mount_with(["-o", "evict-at=60"]);
+    let mut mount = setup.clone().mount();
+    if mount.is_plain() {
+        setup.skip("needs a mount");
+        return;
+    }
+    for n in 0..10 {
+        fs::write(mount.at(format!("f{n}")), Pattern(n).bytes(0, 4 * SIZE)).unwrap();
+        // The first one is the coldest, but for the second, which was read since.
+        let time = nix::sys::time::TimeSpec::new(1_600_000_000 + n as i64, 0);
+        let dir = nix::fcntl::AT_FDCWD;
+        let flag = nix::sys::stat::UtimensatFlags::FollowSymlink;
+        nix::sys::stat::utimensat(dir, &mount.at(format!("f{n}")), &time, &time, flag).unwrap();
+    }
+    mount.umount();
+    let Started(output) = mount.try_mount();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("it has no remote") && said.contains("nothing leaves"), "{said}");
+    mount.adopt();
+    let said = mount.program().args(["mount", "--evict-at", "101", "pool", "at"]).output().unwrap();
+    assert!(!said.status.success());
+    let url = format!("file://{}", mount.pool().with_file_name("remote").display());
+    mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url]);
+    assert!(fs::read(mount.at("f1")).unwrap() == Pattern(1).bytes(0, 4 * SIZE));
+    let used = || {
+        let found = statvfs(mount.path()).unwrap();
+        (found.blocks() - found.blocks_available()) * 100 / found.blocks()
+    };
+    assert!(used() > 60, "{}", used());
+    let _watching = Watching::start(&mount);
+    wait_until("it is emptier", || used() < 60);
+    wait_until("the last one", || used() < 55);
+    thread::sleep(std::time::Duration::from_millis(1500));
+    let states: Vec<String> = (0..10).map(|n| state(&mount.at(format!("f{n}")))).collect();
+    assert_eq!((states[0].as_str(), states[1].as_str()), ("away", "sealed"), "{states:?}");
+    let gone = states.iter().filter(|state| *state == "away").count();
+    assert!((1..6).contains(&gone) && states[2 + gone - 1..].iter().all(|state| state == "sealed"), "{states:?}");
+    let said = fs::read_to_string(mount.host().join("carrier")).unwrap();
+    assert!(said.contains("60 % full") && said.contains("have left for the remote"), "{said}");
 }

@@ -39,6 +39,9 @@ const LATER: Duration = Duration::from_secs(10);
 const MUCH_LATER: Duration = Duration::from_secs(600);
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
 const RELEASES: Duration = Duration::from_secs(1);
+/// A file that has come does not leave by itself for so long; and of so many that is remembered.
+const STAYS: Duration = Duration::from_secs(600);
+const CAME: usize = 1 << 16;
 /// Who fetches files asks for the next one more often.
 const ASKING: Duration = Duration::from_secs(3);
 
@@ -50,6 +53,8 @@ pub(crate) struct Bringer {
     changed: Condvar,
     /// When somebody asked last for a file to fetch.
     asked: Mutex<Option<Instant>>,
+    /// When files have come.
+    came: Mutex<HashMap<Ino, Instant>>,
 }
 
 #[derive(Default)]
@@ -121,7 +126,14 @@ impl Bringer {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
         let threads = Workers::new(MOST + MOST_WAITED_FOR);
-        Self { files, threads, state: Mutex::default(), changed: Condvar::new(), asked: Mutex::default() }
+        Self {
+            files,
+            threads,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            asked: Mutex::default(),
+            came: Mutex::default(),
+        }
     }
 
     /// Answers the process that fetches files.
@@ -152,6 +164,22 @@ impl Bringer {
     /// True if somebody fetches files.
     pub fn is_asked(&self) -> bool {
         self.asked.lock().is_some_and(|asked| asked.elapsed() < ASKING)
+    }
+
+    fn has_come(&self, ino: Ino) {
+        let mut came = self.came.lock();
+        if came.len() >= CAME {
+            came.retain(|_, when| when.elapsed() < STAYS);
+        }
+        // More than can be remembered are as those that were here all the time.
+        if came.len() < CAME {
+            came.insert(ino, Instant::now());
+        }
+    }
+
+    /// True of a file that somebody wanted a moment ago.
+    pub fn has_come_lately(&self, ino: Ino) -> bool {
+        self.came.lock().get(&ino).is_some_and(|when| when.elapsed() < STAYS)
     }
 
     fn next(self: &Arc<Self>, waited_for: bool) -> BringReply {
@@ -252,6 +280,7 @@ impl Bringer {
         drop(state);
         match brought {
             Ok(()) => {
+                self.has_come(ino);
                 store.counters().brought.add(1);
                 store.awaited().come(ino);
             }

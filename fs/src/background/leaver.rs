@@ -15,20 +15,25 @@ use crate::file::Files;
 
 use super::bringer::Bringer;
 use super::mover::wait_until_unused;
+use super::wishes::Wishes;
 
 /// RELEASE comes after `close` has returned: so long is waited for one that may be on its way.
 const RELEASES: Duration = Duration::from_millis(50);
+
+/// Why one stays that nobody has asked to leave.
+const LATELY: &str = "it has come back a moment ago";
 
 /// Lets files leave.
 pub(crate) struct Leaver {
     files: Arc<Files>,
     bringer: Arc<Bringer>,
+    wishes: Arc<Wishes>,
 }
 
 impl Leaver {
     /// For the files of a mount, which come back by `bringer`.
-    pub fn new(files: Arc<Files>, bringer: Arc<Bringer>) -> Self {
-        Self { files, bringer }
+    pub fn new(files: Arc<Files>, bringer: Arc<Bringer>, wishes: Arc<Wishes>) -> Self {
+        Self { files, bringer, wishes }
     }
 
     /// Answers the process that knows the remote.
@@ -38,16 +43,27 @@ impl Leaver {
         }
         let store = self.files.store();
         let done = match request {
-            Leave::To { pool, .. } if pool != store.pool().superblock().uuid_text() => {
+            Leave::To { pool, .. } | Leave::Which { pool } if pool != store.pool().superblock().uuid_text() => {
                 return Ok(LeaveReply::Refused("another pool is mounted there".into()));
             }
             Leave::To { place, note, .. } => {
                 let number = store.check_writable().and_then(|()| Ok(store.pool().own_remote(&place, &note)?));
                 number.map(|_| LeaveReply::Fetched(self.bringer.is_asked()))
             }
-            Leave::Go { ino, known } => self.let_go(ino, &known),
+            Leave::Go { ino, by_itself: true, .. } if self.bringer.has_come_lately(ino) => {
+                Ok(LeaveReply::Refused(LATELY.into()))
+            }
+            Leave::Go { ino, known, .. } => self.let_go(ino, &known),
+            Leave::Which { .. } => Ok(self.which()),
         };
         Ok(done.unwrap_or_else(|fault| LeaveReply::Refused(fault.to_string())))
+    }
+
+    fn which(&self) -> LeaveReply {
+        let store = self.files.store();
+        let is_there = |ino| store.view().object(ino).is_some_and(|object| object.names() > 0);
+        let files = self.wishes.told(|ino| is_there(ino) && !store.awaited().is_away(ino));
+        LeaveReply::Which { files, evict_at: store.options().evict_at }
     }
 
     fn let_go(&self, ino: Ino, known: &Known) -> Result<LeaveReply> {
@@ -74,6 +90,7 @@ impl Leaver {
         }
         file.come_to_rest();
         drop(file);
+        self.wishes.remove(ino);
         store.forget_attributes(ino);
         store.counters().evicted.add(1);
         store.commit()?;

@@ -34,6 +34,7 @@ mod settler;
 mod spare_maker;
 mod task;
 mod unlinker;
+mod wishes;
 
 use std::io;
 use std::sync::Arc;

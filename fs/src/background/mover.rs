@@ -28,6 +28,7 @@ use super::copy::Copying;
 use super::moves::{Gift, Moves};
 use super::seal::{Outcome, seal_file};
 use super::task::guarded;
+use super::wishes::Wishes;
 
 /// Threads that move files.
 const THREADS: usize = 2;
@@ -45,6 +46,8 @@ pub(crate) struct Mover {
     places: Shares,
     /// They may take as long as they like.
     threads: Workers,
+    /// Files that are to leave for the remote.
+    wishes: Arc<Wishes>,
 }
 
 /// What is said of a file that something uses.
@@ -63,7 +66,18 @@ pub(super) fn cannot_be_synced() -> Fault {
 impl Mover {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
-        Self { files, moves: Moves::default(), places: Shares::new(MOST), threads: Workers::new(THREADS) }
+        Self {
+            files,
+            moves: Moves::default(),
+            places: Shares::new(MOST),
+            threads: Workers::new(THREADS),
+            wishes: Arc::default(),
+        }
+    }
+
+    /// Files that are to leave for the remote.
+    pub fn wishes(&self) -> &Arc<Wishes> {
+        &self.wishes
     }
 
     /// The threads that move files: whoever waits for a move waits there.
@@ -156,11 +170,14 @@ impl Mover {
         if flags & libc::XATTR_CREATE != 0 {
             return Err(Fault::new(libc::EEXIST));
         }
-        let tier = self.may_place(caller, ino, tier)?;
-        if self.is_remote(tier) {
-            let is_away = self.files.store().awaited().is_away(ino);
-            return if is_away { Ok(()) } else { Err(Fault::warn(libc::EOPNOTSUPP, LEAVES)) };
+        let store = self.files.store();
+        if store.is_own_remote(tier) {
+            self.check_owner(caller, ino)?;
+            // Somebody has to look there first, and nobody waits for that.
+            return if store.awaited().is_away(ino) { Ok(()) } else { self.wishes.add(ino) };
         }
+        let tier = self.may_place(caller, ino, tier)?;
+        self.wishes.remove(ino);
         self.move_file(ino, tier, &|_, _| {})
     }
 

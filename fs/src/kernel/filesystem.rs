@@ -65,7 +65,7 @@ impl Filesystem {
         let content = Arc::new(Content::new(files.clone()));
         let mover = Arc::new(Mover::new(files.clone()));
         let bringer = Arc::new(Bringer::new(files.clone()));
-        let leaver = Leaver::new(files.clone(), bringer.clone());
+        let leaver = Leaver::new(files.clone(), bringer.clone(), mover.wishes().clone());
         let jobs = Arc::new(Jobs::new(files.clone()));
         let answers = Answers::new(content.clone(), jobs.clone(), mover.clone());
         let (tree, control) = (Tree::new(files.clone()), Control::new(content.clone()));

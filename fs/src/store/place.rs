@@ -1,6 +1,6 @@
 //! Which tier a file is made in, and the paths and names that it takes to say so.
 
-use tensorfs_layout::log::PM;
+use tensorfs_layout::log::{PM, REMOTE_NAME, Tier};
 use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, ROOT};
 
@@ -11,6 +11,19 @@ use super::placement::{Name, Rules};
 use super::reserved::TIER;
 
 impl Store {
+    /// True of the name of the pool's own remote, which files leave for: also if it is no tier yet, as none has.
+    pub fn is_own_remote(&self, name: &str) -> bool {
+        if name != REMOTE_NAME {
+            return false;
+        }
+        let known = {
+            let view = self.pool.view();
+            let named = view.tier_named(name).and_then(|number| view.tier(number));
+            named.map(Tier::is_own_remote)
+        };
+        known.unwrap_or_else(|| self.pool.has_second_copy())
+    }
+
     /// A file was looked up.
     pub fn saw(&self, dir: Ino, name: &[u8], ino: Ino) {
         self.placement.saw(dir, name, ino);
@@ -53,6 +66,9 @@ impl Store {
         let rules = self.placement.rules();
         let view = self.pool.view();
         let own = view.object(dir).and_then(|dir| dir.xattr(TIER)).and_then(|name| std::str::from_utf8(name).ok());
+        if own == Some(REMOTE_NAME) && view.tier_named(REMOTE_NAME).is_none() {
+            return PM;
+        }
         let wanted = own.and_then(|name| view.tier_named(name)).or_else(|| {
             if rules.is_empty() {
                 return None;
@@ -63,7 +79,9 @@ impl Store {
         if self.pool.segments().is_there(tier) {
             return tier;
         }
-        if self.placement.say() {
+        // It leaves for there when it was carried.
+        let is_to_leave = view.tier(tier).is_some_and(|tier| tier.remote);
+        if !is_to_leave && self.placement.say() {
             log::warn!("tier {} is missing: files that belong there are made in pm", view.tier_name(tier));
         }
         PM
@@ -105,7 +123,11 @@ impl Store {
         let _replacing = self.placement.replacing();
         let invalid = |why: String| Fault { level: log::Level::Info, ..Fault::warn(libc::EINVAL, why) };
         let text = std::str::from_utf8(text).map_err(|_| invalid("a placement map is text".into()))?;
-        let rules = Rules::parse(text, |name| self.pool.view().tier_named(name).is_some()).map_err(invalid)?;
+        let is_tier = |name: &str| {
+            let is_known = self.pool.view().tier_named(name).is_some();
+            is_known || self.is_own_remote(name)
+        };
+        let rules = Rules::parse(text, is_tier).map_err(invalid)?;
         self.pool.set_placement(text)?;
         self.placement.set_rules(rules);
         log::info!("{}: a new placement map of {} lines", self.pool.path().display(), text.lines().count());

@@ -118,8 +118,9 @@ impl Tree {
         if kind != libc::S_IFDIR {
             return Err(Fault::new(libc::EPERM));
         }
+        let is_remote = name == TIER && self.store().is_own_remote(word);
         self.files.edit(|edit| {
-            let is_valid = if name == TIER { edit.tier_named(word).is_some() } else { word == "no" };
+            let is_valid = if name == TIER { is_remote || edit.tier_named(word).is_some() } else { word == "no" };
             if !is_valid {
                 return Err(Fault::new(libc::EINVAL));
             }

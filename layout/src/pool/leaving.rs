@@ -52,6 +52,13 @@ pub enum Leave {
         ino: Ino,
         /// What of it the remote has.
         known: Known,
+        /// Nobody has asked for it: one that has come back a moment ago stays.
+        by_itself: bool,
+    },
+    /// What is to leave by itself, for whoever carries the pool.
+    Which {
+        /// The pool's uuid.
+        pool: String,
     },
 }
 
@@ -79,6 +86,13 @@ pub enum LeaveReply {
     Empty,
     /// It stays, or all do.
     Refused(String),
+    /// These files, and what nobody has used for longest where the mount is fuller than so many per cent.
+    Which {
+        /// Some of those that their owners have named.
+        files: Vec<Ino>,
+        /// From this on the mount is full.
+        evict_at: Option<u8>,
+    },
 }
 
 /// Stands for the seals of a file: length and checksum of each run that has bytes.
@@ -119,6 +133,11 @@ impl LeaveReply {
 }
 
 impl Pool {
+    /// True if a carrier has noted where the pool has a second copy.
+    pub fn has_second_copy(&self) -> bool {
+        self.carried().is_ok_and(|carried| carried.is_some())
+    }
+
     /// Lets a file's bytes be in the remote that the tier of this number stands for, and nowhere else, in one
     /// transaction with the file's seals: its segment is removed once that is durable. The caller sees to it that
     /// nothing can write the file meanwhile. An answer says why the file stays as it is.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use log::LevelFilter;
-use tensorfs_layout::pool::looks_like_pool;
+use tensorfs_layout::pool::{carried, looks_like_pool};
 
 use crate::ask::carrier;
 use crate::cli::{From, Mount};
@@ -50,6 +50,7 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
     if !arguments.foreground {
         logging::to_terminal(LevelFilter::Warn);
         let request = request.prepare()?;
+        say_if_nothing_leaves(&request);
         background::start(&request)?;
         start_bringing(&request)?;
         return alarm::start(&request);
@@ -61,6 +62,7 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         return keeper::keep(&request, false, Some(resumed));
     }
     let request = request.prepare()?;
+    say_if_nothing_leaves(&request);
     alarm::start(&request)?;
     start_bringing(&request)?;
     if request.is_to_be_kept() { keeper::keep(&request, false, None) } else { server::serve(&request, &mut Terminal) }
@@ -92,6 +94,14 @@ fn make_tree(url: &str, from: &From, pool: &Path) -> Result<(), Failure> {
     bringing::make_tree(command, pool, carrier::reason)
 }
 
+/// Files leave for a remote, if there is one.
+fn say_if_nothing_leaves(request: &MountRequest) {
+    if request.options().evict_at().is_some() && carried(request.pool()).is_ok_and(|carried| carried.is_none()) {
+        let pool = request.pool().display();
+        output::complain(format!("{pool}: evict-at: it has no remote (`tensorfs remote set`), so that nothing leaves"));
+    }
+}
+
 /// Has the files of the pool fetched that are away.
 pub fn start_bringing(request: &MountRequest) -> Result<(), Failure> {
     bringing::start(request, carrier::command(), carrier::reason)
@@ -121,6 +131,7 @@ fn options(arguments: &Mount) -> Result<MountOptions, String> {
         server.passthrough.map(Setting::Passthrough),
         server.latency.map(Setting::Latency),
         server.threads.map(Setting::Threads),
+        server.evict_at.map(Setting::EvictAt),
         server.log.clone().map(Setting::Log),
     ];
     given.into_iter().flatten().for_each(|setting| options.set(setting));

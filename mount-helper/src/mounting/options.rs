@@ -60,6 +60,8 @@ pub(super) struct ServerOptions {
     pub(super) threads: Option<usize>,
     /// What names and records of users' files may take of the server's memory.
     pub(super) names: Option<u64>,
+    /// Where the mount is fuller than so many per cent, files leave for the remote.
+    pub(super) evict_at: Option<u8>,
     /// Somebody keeps watch, and has another server take over from one that dies.
     pub(super) keeper: bool,
     /// The server keeps the rights that its keeper has.
@@ -91,6 +93,8 @@ pub enum Setting {
     Threads(usize),
     /// What names and records of users' files may take of the server's memory.
     Names(u64),
+    /// From how many per cent on files leave for the remote.
+    EvictAt(u8),
     /// For how long a server may not answer.
     Watchdog(Duration),
     /// The file to log to.
@@ -112,6 +116,7 @@ impl Setting {
             "latency" => Setting::Latency(parse_latency(value)?),
             "threads" => Setting::Threads(parse_threads(value)?),
             "names" => Setting::Names(size::parse(value)?),
+            "evict-at" => Setting::EvictAt(parse_percent(value)?),
             "watchdog" => Setting::Watchdog(parse_seconds(value)?),
             "log" => Setting::Log(value.into()),
             "on-damage" => Setting::OnDamage(parse_program(value)?),
@@ -141,6 +146,11 @@ impl MountOptions {
         self.log.as_deref()
     }
 
+    /// From how many per cent on files leave for the remote, if they do so by themselves.
+    pub fn evict_at(&self) -> Option<u8> {
+        self.server.evict_at
+    }
+
     /// The program that is told of damage, if there is to be one.
     pub fn on_damage(&self) -> Option<&Path> {
         self.on_damage.as_deref()
@@ -159,6 +169,7 @@ impl MountOptions {
             Setting::Latency(mode) => self.server.latency = Some(mode),
             Setting::Threads(threads) => self.server.threads = Some(threads),
             Setting::Names(bytes) => self.server.names = Some(bytes),
+            Setting::EvictAt(percent) => self.server.evict_at = Some(percent),
             Setting::Watchdog(patience) => self.server.watchdog = Some(patience),
             Setting::Log(path) => self.log = Some(path),
             Setting::OnDamage(program) => self.on_damage = Some(program),
@@ -225,7 +236,7 @@ impl MountOptions {
             | "nofail" | "async" | "relatime" | "norelatime" | "strictatime" | "nostrictatime" | "lazytime"
             | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "mand" | "nomand" => {}
             "size" | "layout" | "durability" | "commit" | "replace" | "passthrough" | "latency" | "threads"
-            | "names" | "watchdog" | "log" | "on-damage" => {
+            | "names" | "evict-at" | "watchdog" | "log" | "on-damage" => {
                 return Err(format!("option {name:?} needs a value: {name}=..."));
             }
             _ => return Ok(is_private(name)),
@@ -274,6 +285,9 @@ impl MountOptions {
         }
         if let Some(names) = self.server.names {
             words.push(format!("names={names}"));
+        }
+        if let Some(percent) = self.server.evict_at {
+            words.push(format!("evict-at={percent}"));
         }
         if let Some(watchdog) = self.server.watchdog {
             words.push(format!("watchdog={}", watchdog.as_secs_f64()));
@@ -331,6 +345,7 @@ impl MountOptions {
             (changed(&new.latency, &old.latency, Some(default.latency)), "latency"),
             (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
             (changed(&new.names, &old.names, None), "names"),
+            (changed(&new.evict_at, &old.evict_at, None), "evict-at"),
             (changed(&self.log, &running.log, None), "log"),
             (new.keeper && !old.keeper, "keeper"),
             (new.privileged && !old.privileged, "privileged"),
@@ -365,6 +380,7 @@ impl MountOptions {
             latency: new.latency.or(old.latency),
             threads: new.threads.or(old.threads),
             names: new.names.or(old.names),
+            evict_at: new.evict_at.or(old.evict_at),
             ..old
         };
         MountOptions { server, ..self.clone() }
@@ -393,7 +409,8 @@ impl MountOptions {
             let list = match name {
                 "-o" => words.next().cloned(),
                 _ if name.starts_with("-o") => Some(word[2..].to_owned()),
-                "--durability" | "--commit" | "--passthrough" | "--latency" | "--threads" | "--log" | "--layout" => {
+                "--durability" | "--commit" | "--evict-at" | "--passthrough" | "--latency" | "--threads" | "--log"
+                | "--layout" => {
                     let value = value.or_else(|| words.next().cloned()).unwrap_or_default();
                     Some(format!("{}=\"{value}\"", &name[2..]))
                 }
@@ -448,6 +465,14 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("must be a number of seconds from 0.01 to 3600".to_owned()),
+    }
+}
+
+/// A value of `--evict-at`.
+pub fn parse_percent(text: &str) -> Result<u8, String> {
+    match text.strip_suffix('%').unwrap_or(text).trim_end().parse() {
+        Ok(percent) if (1..=100).contains(&percent) => Ok(percent),
+        _ => Err("must be a number of per cent from 1 to 100".to_owned()),
     }
 }
 

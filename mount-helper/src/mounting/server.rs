@@ -374,6 +374,7 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
         latency: wanted.latency.unwrap_or(default.latency),
         threads: wanted.threads.unwrap_or(default.threads),
         names: wanted.names,
+        evict_at: wanted.evict_at,
         mountpoint: mounted.mountpoint().into(),
         device: mounted.device(),
         // Whom it lets in, the kernel knows from whoever mounted it.

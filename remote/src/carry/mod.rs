@@ -7,6 +7,7 @@
 //! * `cuts`: where the parts of a file begin and end;
 //! * `content`: the bytes of files, read, and put;
 //! * `file`: what is told of one file's bytes;
+//! * `to_leave`: which files are to be there alone;
 //! * `pass`: one pass, which ends with a batch.
 
 mod alike;
@@ -18,6 +19,7 @@ mod file;
 pub mod left_out;
 mod note;
 mod pass;
+pub mod to_leave;
 
 pub use behind::Pace;
 pub use note::{Healing, Intended, Mended, Note, Settings, Unmended};

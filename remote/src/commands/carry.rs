@@ -12,6 +12,7 @@ use crate::commands::show;
 use crate::error::{Error, Result};
 use crate::gc::Keep;
 use crate::heal::Healer;
+use crate::relief::Relief;
 
 /// Between two looks while files are about to come to rest.
 const SOON: Duration = Duration::from_secs(1);
@@ -32,13 +33,17 @@ struct Told {
 pub fn run(arguments: &cli::Carry) -> Result<()> {
     make_way();
     let mut pause = SOON;
-    let (mut carrier, mut healer) = (None, None);
+    let (mut carrier, mut healer, mut relief) = (None, None, None);
     loop {
         let passed = pass(arguments, &mut carrier);
         if let Some(carrier) = carrier.as_mut().filter(|_| arguments.watch && !arguments.no_mend) {
             // What is carried does not need it.
             let healed = heal(arguments, carrier, &mut healer);
             healed.unwrap_or_else(|error| log::error!("what came of mending is not noted: {error}"));
+        }
+        if let Some(carrier) = carrier.as_ref().filter(|_| arguments.watch) {
+            let relieved = relieve(arguments, carrier, &mut relief);
+            relieved.unwrap_or_else(|error| log::error!("no file leaves by itself: {error}"));
         }
         let next = match passed {
             Ok(outcome) => {
@@ -70,6 +75,15 @@ fn heal(arguments: &cli::Carry, carrier: &mut Carrier, healer: &mut Option<Heale
         }
     };
     carrier.note_healing(healer.healing())
+}
+
+/// From the first pass on, files of the mount that are to leave it do so beside.
+fn relieve(arguments: &cli::Carry, carrier: &Carrier, relief: &mut Option<Relief>) -> Result<()> {
+    if relief.is_none() {
+        let every = Duration::from_secs(arguments.interval.max(1));
+        *relief = Some(Relief::start(&arguments.pool, every, carrier.note())?);
+    }
+    Ok(())
 }
 
 /// True of what waiting does not mend. When a machine starts, its store may come later than this, and the server that

@@ -32,7 +32,7 @@ pub fn run(arguments: &cli::Evict) -> Result<()> {
         let Ok(ino) = line.trim().parse() else {
             return Err(Error::Refused(format!("{:?} is no number of a file", line.trim())));
         };
-        let (gone, why) = match evictor.evict(ino)? {
+        let (gone, why) = match evictor.evict(ino, false)? {
             Evicted::Gone => (true, None),
             Evicted::Empty => (false, None),
             Evicted::Stays(why) => (false, Some(why)),

@@ -38,7 +38,7 @@ const ROOMS: [Rooms; 4] = [
         of: "tensorfs-remote",
         levels: &[
             "commands",
-            "restore check heal",
+            "restore check heal relief",
             "bring evict",
             "carry",
             "fetch gc",
@@ -167,6 +167,7 @@ const JOINS: &[Exception] = &[
     ("mount-helper/src/commands/rollback.rs", "below a mount, for messages, and beneath an open directory"),
     ("mount-helper/src/commands/scrub.rs", "a file of a mount"),
     ("mount-helper/src/commands/tier/map.rs", "what is in .tensorfs of a mount"),
+    ("remote/src/relief.rs", "what is in .tensorfs of a mount"),
     ("mount-helper/src/mounting/busy.rs", "/proc"),
     ("mount-helper/src/mounting/connection.rs", "/sys"),
     ("mount-helper/src/mounting/elsewhere.rs", "/proc"),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tensorfs_fs::check_placement;
 use tensorfs_layout::check::Contents;
-use tensorfs_layout::log::PLACEMENT_MAX;
+use tensorfs_layout::log::{PLACEMENT_MAX, REMOTE_NAME};
 use tensorfs_layout::pool::holder;
 
 use crate::ask::about;
@@ -38,7 +38,8 @@ pub fn run(arguments: &TierMap) -> Result<(), Failure> {
     match &mount {
         Some(mount) => replace_on_mount(mount, &text),
         None => pool::with_unmounted(&arguments.target, |pool| {
-            let tiers: Vec<String> = pool.view().tiers().map(|(_, tier)| tier.name.to_string()).collect();
+            let mut tiers: Vec<String> = pool.view().tiers().map(|(_, tier)| tier.name.to_string()).collect();
+            tiers.extend(pool.has_second_copy().then(|| REMOTE_NAME.to_owned()));
             check_placement(&text, &tiers).map_err(|why| Failure::at(file, why))?;
             Ok(pool.set_placement(&text)?)
         }),
@@ -66,6 +67,8 @@ fn replace_on_mount(mount: &Path, text: &str) -> Result<(), Failure> {
         .into_iter()
         .flatten()
         .filter_map(|tier| tier["name"].as_str().map(str::to_owned))
+        // Whether there is one that no file has left for yet, the server knows.
+        .chain([REMOTE_NAME.to_owned()])
         .collect();
     check_placement(text, &names).map_err(|why| Failure::at(mount, why))?;
     let mut file = fs::File::options().write(true).truncate(true).open(&path).at(&path)?;
