@@ -23,6 +23,7 @@ on_mounts!(
     shelf_torch,
     killed_savers,
     distributed_checkpoints,
+    orbax,
 );
 
 fn run_client(setup: Setup, environment: &str, name: &str) {
@@ -80,6 +81,15 @@ fn hdf5_data_sets(setup: Setup) {
 fn arrays_in_chunks(setup: Setup) {
     if !setup.clone().mount().is_plain() {
         run_client(setup, "small", "chunks");
+    }
+}
+
+/// What Orbax saves by default is listed without its library, and told to be complete.
+///
+/// Proves T13.
+fn orbax(setup: Setup) {
+    if !setup.clone().mount().is_plain() {
+        run_client(setup, "orbax", "orbax");
     }
 }
 

@@ -15,7 +15,7 @@ use tensorfs_tests::{Mount, Passthrough};
 /// A client that is told where, and what to do: to be run, with more arguments if need be.
 fn client(python: &Path, name: &str, path: &Path, action: &str) -> Command {
     let mut command = tensorfs_tests::client(python, &format!("{name}_client.py"));
-    command.arg(path).arg(action);
+    command.arg(path).arg(action).env("TENSORFS_BIN", tensorfs_tests::tensorfs().get_program());
     command
 }
 
