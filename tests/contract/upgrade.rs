@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -23,6 +23,7 @@ on_mounts!(
     options_are_changed_by_a_remount,
     a_keeper_that_is_stopped_is_not_waited_for,
     only_whoever_mounted_upgrades,
+    who_is_late_with_what_he_asks_for_hears_so,
     root_with_less_than_the_keeper_has_is_not_heard,
     without_a_keeper_there_is_no_upgrade,
     a_server_whose_keeper_died_is_watched_again,
@@ -284,20 +285,53 @@ fn options_are_changed_by_a_remount(setup: Setup) {
     drop(open);
 }
 
-/// What a keeper answers.
-fn ask(keeper: i64, message: &[u8], program: &File) -> Vec<u8> {
+/// What a keeper answers who was not told in time what for.
+const TOO_LATE: &[u8] = b"=it has not heard in time what for";
+
+/// One who is about to ask a keeper for something.
+fn asker(keeper: i64) -> OwnedFd {
     let kind = (AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
     let asker = socket(kind.0, kind.1, kind.2, None).unwrap();
     let address = UnixAddr::new_abstract(format!("tensorfs-keeper/{keeper}").as_bytes()).unwrap();
     connect(asker.as_raw_fd(), &address).unwrap();
+    asker
+}
+
+/// What a keeper answers.
+fn ask(keeper: i64, message: &[u8], program: &File) -> Vec<u8> {
+    let asker = asker(keeper);
     let numbers = [program.as_raw_fd()];
     let with = [ControlMessage::ScmRights(&numbers)];
     // It may have hung up already.
     let _ = sendmsg::<()>(asker.as_raw_fd(), &[IoSlice::new(message)], &with, MsgFlags::MSG_NOSIGNAL, None);
+    answer(&asker)
+}
+
+fn answer(asker: &OwnedFd) -> Vec<u8> {
     let mut answer = vec![0; 1000];
     let len = recv(asker.as_raw_fd(), &mut answer, MsgFlags::empty()).unwrap_or(0);
     answer.truncate(len);
     answer
+}
+
+/// On a busy machine it may take longer than a keeper waits, which has a server to watch: that is no refusal.
+///
+/// Proves K7.
+fn who_is_late_with_what_he_asks_for_hears_so(setup: Setup) {
+    let mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let before = mount.info();
+    let asker = asker(before["keeper"]["pid"].as_i64().unwrap());
+    assert_eq!(answer(&asker), TOO_LATE);
+    assert_eq!((&mount.info()["pid"], &mount.info()["keeper"]), (&before["pid"], &before["keeper"]));
+    assert!(mount.log().contains("it has not heard in time what for"), "{}", mount.log());
+    assert_eq!(upgrade(&mount, None).status.code(), Some(0));
+    // That one was meant to leave is told as it was.
+    let told = mount.tensorfs_ok(["info".as_ref(), mount.path().as_os_str()]);
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("taken over once, last after upgrade") && !told.contains("was killed"), "{told}");
 }
 
 /// Proves K7.
@@ -391,8 +425,9 @@ fn root_with_less_than_the_keeper_has_is_not_heard(setup: Setup) {
         let asking = if why == "seccomp" { format!("{FILTERED}{ASKING}") } else { ASKING.to_owned() };
         let mut command = Command::new(way[0]);
         command.args(&way[1..]).args(["python3", "-c", &asking, &keeper]).arg(&program);
-        let output = command.output().unwrap();
-        let text = said(&output);
+        // A machine may be too busy for it.
+        let mut texts = (0..20).map(|_| said(&command.output().unwrap()));
+        let text = texts.find(|text| text.as_bytes() != TOO_LATE).unwrap();
         assert!(text.starts_with("=may not ask for another server: ") && text.contains(why), "{way:?}: {text}");
         assert!(mount.log().contains(text.strip_prefix("=may not ask for another server: ").unwrap()), "{way:?}");
     }

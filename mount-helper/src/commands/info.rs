@@ -6,6 +6,7 @@ use tensorfs_fs::Info;
 
 use crate::ask::about::{self, About};
 use crate::cli;
+use crate::mounting::kept;
 use crate::show::failure::Failure;
 use crate::show::{info, output};
 
@@ -19,5 +20,7 @@ pub fn run(arguments: &cli::Info) -> Result<ExitCode, Failure> {
     let found: Info = serde_json::from_str(&json).map_err(|error| {
         Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
     })?;
-    output::print(&info::table(&found)).map(|()| code)
+    let reason = found.keeper.as_ref().and_then(|keeper| keeper.reason.as_deref());
+    let has_left = reason.is_some_and(|reason| [kept::UPGRADE, kept::TOLD_TO_LEAVE].contains(&reason));
+    output::print(&info::table(&found, has_left)).map(|()| code)
 }

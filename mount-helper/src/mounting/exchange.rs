@@ -43,6 +43,10 @@ const MOST: usize = 64 << 10;
 const WAITS_NO_MORE: &str = "whoever asked for another server waits no more";
 /// Whoever connects has so many seconds to say what for.
 const TO_ASK: i64 = 1;
+/// What he is told who took longer: nothing was done. A machine may be as busy as that.
+const TOO_LATE: &str = "it has not heard in time what for";
+/// So often he tries.
+const TRIES: usize = 10;
 /// So long is waited for a new keeper.
 const AGAIN: Duration = Duration::from_secs(60);
 /// What a keeper does takes no longer than so long.
@@ -136,7 +140,18 @@ pub fn next(listener: &OwnedFd) -> Option<Wish> {
         refuse(&socket, &format!("{REFUSED}: {why}"));
         return None;
     }
-    hear(socket).inspect_err(|error| log::warn!("process {}: {}", asker.pid(), reason(error))).ok()
+    match hear(&socket) {
+        Ok((program, options, leaves)) => Some(Wish { socket, program, options, leaves }),
+        Err(error) => {
+            let is_late = error.kind() == io::ErrorKind::WouldBlock;
+            let why = if is_late { TOO_LATE.to_owned() } else { reason(&error) };
+            log::warn!("{REFUSED}: process {}: {why}", asker.pid());
+            if is_late {
+                refuse(&socket, &why);
+            }
+            None
+        }
+    }
 }
 
 /// Says why, to one who is not waited for. What it has said is taken, or it would hear of that alone.
@@ -146,11 +161,12 @@ fn refuse(socket: &OwnedFd, why: &str) {
     let _ = send(socket.as_raw_fd(), format!("={why}").as_bytes(), MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
 }
 
-fn hear(socket: OwnedFd) -> io::Result<Wish> {
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TO_ASK, 0))?;
+/// What is wanted: the program, the options, and whether the next keeper is to start the server.
+fn hear(socket: &OwnedFd) -> io::Result<(Option<File>, Option<String>, bool)> {
+    setsockopt(socket, ReceiveTimeout, &TimeVal::new(TO_ASK, 0))?;
     let mut bytes = vec![0; MOST];
-    let (text, programs) = hear_one(&socket, &mut bytes)?;
-    if has_gone(&socket) {
+    let (text, programs) = hear_one(socket, &mut bytes)?;
+    if has_gone(socket) {
         return Err(io::Error::other(WAITS_NO_MORE));
     }
     let program = programs.into_iter().next().map(File::from);
@@ -160,7 +176,7 @@ fn hear(socket: OwnedFd) -> io::Result<Wish> {
         Some(("p", "")) => (None, false),
         _ => return Err(Errno::EPROTO.into()),
     };
-    Ok(Wish { socket, program, options, leaves })
+    Ok((program, options, leaves))
 }
 
 /// True if nobody will hear an answer.
@@ -261,6 +277,33 @@ pub fn ask_to_leave(keeper: Pid, program: &File, options: &str) -> Result<(), Fa
 }
 
 fn say(keeper: Pid, program: Option<&File>, text: &str) -> Result<(), Failure> {
+    let mut said = say_once(keeper, program, text);
+    for _ in 1..TRIES {
+        match said {
+            Err(Refusal::TooLate) => said = say_once(keeper, program, text),
+            _ => break,
+        }
+    }
+    said.map_err(|refusal| match refusal {
+        Refusal::TooLate => Failure::new(format!("the keeper, process {keeper}: {TOO_LATE}: the machine is too busy")),
+        Refusal::For(failure) => failure,
+    })
+}
+
+/// Why a keeper does not what it is asked for.
+enum Refusal {
+    /// It has not heard in time what that is.
+    TooLate,
+    For(Failure),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::For(failure)
+    }
+}
+
+fn say_once(keeper: Pid, program: Option<&File>, text: &str) -> Result<(), Refusal> {
     let failed = |error: io::Error| Failure::new(format!("the keeper, process {keeper}: {}", reason(&error)));
     let socket = reach(keeper).map_err(failed)?;
     let numbers: Vec<_> = program.map(File::as_raw_fd).into_iter().collect();
@@ -268,13 +311,18 @@ fn say(keeper: Pid, program: Option<&File>, text: &str) -> Result<(), Failure> {
     let with = if numbers.is_empty() { &[] } else { &with[..] };
     let sent = sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(text.as_bytes())], with, MsgFlags::MSG_NOSIGNAL, None);
     // One that was refused before it has said anything may hear why.
+    // So may one who was too late with it.
     sent.map(drop).or_else(|errno| if errno == Errno::EPIPE { Ok(()) } else { Err(failed(errno.into())) })?;
     let mut bytes = vec![0; MOST];
     let answer = hear_answer(keeper, &socket, &mut bytes).map_err(failed)?;
     match answer.strip_prefix('=') {
         Some("") => Ok(()),
-        Some(why) => Err(Failure::new(why.to_owned())),
-        None => Err(Failure::new(format!("the keeper, process {keeper}, does not hear this user, or has ended"))),
+        Some(TOO_LATE) => Err(Refusal::TooLate),
+        Some(why) => Err(Failure::new(why.to_owned()).into()),
+        None => {
+            let what = format!("the keeper, process {keeper}, does not hear this user, or has ended");
+            Err(Failure::new(what).into())
+        }
     }
 }
 

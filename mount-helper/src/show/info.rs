@@ -16,8 +16,8 @@ use crate::show::text::{self, count};
 /// Columns of the labels.
 const LABELS: usize = 15;
 
-/// The table.
-pub fn table(info: &Info) -> String {
+/// The table. `has_left`: the server before this one left to it, which the keeper's line says, and is no fault.
+pub fn table(info: &Info, has_left: bool) -> String {
     let mut rows = Rows(String::new());
     rows.add("pool", info.pool.display());
     rows.add("uuid", &info.uuid);
@@ -52,7 +52,7 @@ pub fn table(info: &Info) -> String {
     rows.some("flushes", flushes(info));
     rows.some("readers", readers(info));
     let is_damaged = !info.damaged_files.is_empty();
-    rows.some("recovery", info.recovery.as_ref().and_then(|found| recovery(found, is_damaged)));
+    rows.some("recovery", info.recovery.as_ref().and_then(|found| recovery(found, is_damaged, has_left)));
     if info.unsafe_shutdowns > 0 {
         rows.add("shutdowns", format!("{} without closing the pool", info.unsafe_shutdowns));
     }
@@ -101,9 +101,13 @@ fn keeper(keeper: &KeeperInfo) -> String {
     };
     match (&keeper.reason, keeper.takeovers) {
         (_, 0) => watched,
-        (Some(reason), count) => format!("{watched}; taken over {count} times, last after {reason}"),
-        (None, count) => format!("{watched}; taken over {count} times"),
+        (Some(reason), times) => format!("{watched}; taken over {}, last after {reason}", often(times)),
+        (None, times) => format!("{watched}; taken over {}", often(times)),
     }
+}
+
+fn often(times: u32) -> String {
+    if times == 1 { "once".to_owned() } else { format!("{times} times") }
 }
 
 fn durability(info: &Info) -> Option<String> {
@@ -196,7 +200,7 @@ fn flushes(info: &Info) -> Option<String> {
 }
 
 /// Of a pool in which files are damaged nobody knows what they have lost, and when.
-fn recovery(recovery: &Recovery, is_damaged: bool) -> Option<String> {
+fn recovery(recovery: &Recovery, is_damaged: bool, has_left: bool) -> Option<String> {
     let lost = if is_damaged { "" } else { "; nothing that was accepted is lost" };
     let mut text = match recovery.kind {
         Shutdown::Clean => return None,
@@ -209,6 +213,7 @@ fn recovery(recovery: &Recovery, is_damaged: bool) -> Option<String> {
         Shutdown::ServerKilled if recovery.unwritten => {
             "the disk failed before the server before this one ended".to_owned()
         }
+        Shutdown::ServerKilled if has_left && recovery.dropped_transactions == 0 => return None,
         Shutdown::ServerKilled => {
             format!("the server before this one was killed, or its disk failed before it ended{lost}")
         }
