@@ -366,8 +366,9 @@ pub struct Instead {
 // `mount`.)
 #[derive(Debug, Args)]
 pub struct From {
-    /// Make the pool, which is not there yet, from this remote: its tree is there
-    /// at once, files come when they are opened, and in the background
+    /// Make the pool, which is not there yet, from this remote, or from all that
+    /// are directly below this URL: its tree is there at once, files come when
+    /// they are opened, and in the background
     #[arg(long, value_name = "URL[#POOL][@WHEN]")]
     pub from: Option<String>,
     /// With --create or --from: most bytes a new pool may take

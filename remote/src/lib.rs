@@ -13,7 +13,9 @@
 //! * [`relief`]: which files leave by themselves;
 //! * [`evict`]: files of a mount leave it, as a repository has them;
 //! * [`bring`]: the files of a mount whose bytes are in one yet;
+//! * [`origin`]: what a pool is made from: a repository, or several below one URL;
 //! * [`carry`]: from a pool to its remote;
+//! * [`union`]: the trees of several repositories as one;
 //! * [`gc`]: removing from a repository what nobody needs;
 //! * [`fetch`]: the bytes of a file in it;
 //! * [`repository`]: batches, bases and objects, and the tree that they make;
@@ -30,9 +32,11 @@ pub mod evict;
 pub mod fetch;
 pub mod gc;
 pub mod heal;
+pub mod origin;
 pub mod place;
 pub mod relief;
 pub mod repository;
 pub mod restore;
+pub mod union;
 
 pub use error::{Error, Result};

@@ -26,14 +26,16 @@ use tensorfs_layout::segment::SealedRun;
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
-use crate::bring::From;
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
-use crate::repository::{Content, Entry, Newest, Repository, State, name_of};
+use crate::origin::Noted;
+use crate::repository::{Content, Entry, Hash, Newest, Repository, State, Tree, name_of};
 
 /// So many files, or so many bytes, are committed and sealed together.
 const LOT: (usize, u64) = (256, 256 << 20);
+/// Bytes of what a pool notes of where its files come from, at most.
+const NOTE: usize = 4000;
 /// In a note in the place of a pool's uuid: what is made from a remote, and is none yet.
 const RESTORING: &str = "restoring";
 /// So, if the bytes of its files are to come later.
@@ -59,11 +61,39 @@ pub struct Restored {
     pub away: u64,
 }
 
+/// What a pool is made from.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// The tree.
+    pub tree: &'a Tree,
+    /// Where it is: a URL.
+    pub shown: &'a str,
+    /// The new pool's layout name.
+    pub layout: String,
+    /// Which state of it this is: the number of a batch, and its BLAKE3; of several repositories 0, and that of what is
+    /// noted of them.
+    pub batch: (u64, Option<Hash>),
+    /// How else that can be named, to go on with it.
+    pub at: String,
+    /// The repositories that objects are in, by the number behind which theirs are, the least one first.
+    pub repositories: Vec<(u64, &'a Repository)>,
+}
+
+impl<'a> Source<'a> {
+    /// One repository.
+    pub fn one(repository: &'a Repository, newest: &'a Newest) -> Result<Self> {
+        let shown = repository.place().shown();
+        let head = newest.head.as_ref().ok_or_else(|| Error::damaged(shown, "it holds no pool"))?;
+        let (layout, batch, at) = (head.layout.clone(), (head.number, newest.hash), head.number.to_string());
+        Ok(Self { tree: &newest.tree, shown, layout, batch, at, repositories: vec![(0, repository)] })
+    }
+}
+
 /// How a pool is made.
 #[derive(Debug, Default)]
 pub struct How {
-    /// The bytes of its files come later, from here.
-    pub later: Option<Settings>,
+    /// The bytes of its files come later, from here: what is shown of that, and what is noted.
+    pub later: Option<(String, Noted)>,
     /// Bytes that it may use on its host.
     pub limit: Option<u64>,
 }
@@ -77,14 +107,14 @@ struct Waiting {
 }
 
 struct Restore<'a> {
-    repository: &'a Repository,
-    newest: &'a Newest,
+    source: &'a Source<'a>,
     pool: Pool,
     /// What became of the objects.
     made: HashMap<u64, Ino>,
     waiting: Vec<Waiting>,
     waiting_bytes: u64,
-    fetcher: Fetcher<'a>,
+    /// What fetches, and the repository that it fetches from.
+    fetcher: Option<(usize, Fetcher<'a>)>,
     restored: Restored,
     total: u64,
     progress: Progress<'a>,
@@ -94,18 +124,12 @@ struct Restore<'a> {
 
 /// Makes a pool with the tree of a repository, and the bytes of its files.
 pub fn restore(repository: &Repository, newest: &Newest, to: &Path, progress: Progress<'_>) -> Result<Restored> {
-    restore_so(repository, newest, (to, &How::default()), progress)
+    restore_so(&Source::one(repository, newest)?, (to, &How::default()), progress)
 }
 
-/// Makes a pool with the tree of a repository.
-pub fn restore_so(
-    repository: &Repository,
-    newest: &Newest,
-    (to, how): (&Path, &How),
-    progress: Progress<'_>,
-) -> Result<Restored> {
+/// Makes a pool with the tree of a source.
+pub fn restore_so(source: &Source<'_>, (to, how): (&Path, &How), progress: Progress<'_>) -> Result<Restored> {
     let refused = |what: String| Error::Refused(format!("{}: {what}", to.display()));
-    let Some(head) = &newest.head else { return Err(Error::damaged(repository.place().shown(), "it holds no pool")) };
     let host = |what| move |source| Error::Host { path: to.display().to_string(), what, source };
     match fs::read_dir(to).map(|mut there| there.next().is_some()) {
         Ok(true) => return Err(refused("there is something already".into())),
@@ -118,15 +142,16 @@ pub fn restore_so(
     }
     let staged = beside(to).ok_or_else(|| refused("names no directory".into()))?;
     let mark = serde_json::to_vec(&Note {
-        settings: Settings { url: repository.place().shown().to_owned(), ..Settings::default() },
+        settings: Settings { url: source.shown.to_owned(), ..Settings::default() },
         pool: if how.later.is_some() { COMING } else { RESTORING }.into(),
-        number: head.number,
-        hash: newest.hash,
+        number: source.batch.0,
+        hash: source.batch.1,
+        error: Some(source.at.clone()).filter(|_| source.batch.0 == 0),
         ..Note::default()
     })
     .map_err(|error| refused(error.to_string()))?;
     let staging = Staging::make(&staged).map_err(|what| Error::Refused(format!("{}: {what}", staged.display())))?;
-    let restored = restore_to(repository, newest, (&staging.path(), &mark), how, progress);
+    let restored = restore_to(source, (&staging.path(), &mark), how, progress);
     let restored = restored.map_err(|error| staging.named(error))?;
     fs::rename(&staged, to).map_err(host("give its name to what was restored beside it"))?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -149,13 +174,12 @@ fn is_mount_point(path: &Path) -> io::Result<bool> {
 
 /// Makes the pool in a directory, or goes on with it.
 fn restore_to(
-    repository: &Repository,
-    newest: &Newest,
+    source: &Source<'_>,
     (staged, mark): (&Path, &[u8]),
     how: &How,
     progress: Progress<'_>,
 ) -> Result<Restored> {
-    let layout = newest.head.as_ref().map(|head| head.layout.clone()).unwrap_or_default();
+    let layout = source.layout.clone();
     let now = Timestamp::from(SystemTime::now());
     let begun = begun(staged, mark, &layout)?;
     if begun == Begun::Not {
@@ -167,16 +191,15 @@ fn restore_to(
         Carrying::take(staged)?.ok_or_else(busy)?.write(mark)?;
     }
     let pool = Pool::open(staged, &OpenOptions { now, ..OpenOptions::default() })?;
-    let later = how.later.as_ref().map(|settings| later(&pool, newest, settings)).transpose()?;
-    let total = newest.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
+    let later = how.later.as_ref().map(|noted| later(&pool, source.tree, noted)).transpose()?;
+    let total = source.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
     let mut restore = Restore {
-        repository,
-        newest,
+        source,
         pool,
         made: HashMap::new(),
         waiting: Vec::new(),
         waiting_bytes: 0,
-        fetcher: Fetcher::new(repository),
+        fetcher: None,
         restored: Restored::default(),
         total,
         progress,
@@ -194,15 +217,18 @@ fn restore_to(
 
 /// The tier that stands for the remote that the bytes of files come from later. A file there has the number of its
 /// object in the remote.
-fn later(pool: &Pool, newest: &Newest, settings: &Settings) -> Result<u8> {
+fn later(pool: &Pool, tree: &Tree, (shown, noted): &(String, Noted)) -> Result<u8> {
     if let Some((number, _)) = pool.view().remote() {
         return Ok(number);
     }
-    let head = newest.head.as_ref().map_or(0, |head| head.number);
-    let from = From { settings: settings.clone(), number: head, hash: newest.hash };
-    let note = serde_json::to_vec(&from).map_err(|error| Error::Refused(error.to_string()))?;
-    let first = newest.tree.entries().map(|entry| entry.ino).max().unwrap_or(0).saturating_add(1);
-    Ok(pool.add_remote(&settings.url, &note, first)?)
+    let note = serde_json::to_vec(noted).map_err(|error| Error::Refused(error.to_string()))?;
+    if shown.len() + note.len() > NOTE {
+        let what =
+            "of so many pools it cannot be noted where their files come from; `tensorfs remote restore` needs no note";
+        return Err(Error::Refused(format!("{shown}: {what}")));
+    }
+    let first = tree.entries().map(|entry| entry.ino).max().unwrap_or(0).saturating_add(1);
+    Ok(pool.add_remote(shown, &note, first)?)
 }
 
 /// How far this very restore has come.
@@ -231,6 +257,12 @@ fn begun(staged: &Path, mark: &[u8], layout: &str) -> Result<Begun> {
         found => {
             let note = found.and_then(|found| serde_json::from_slice(&found.note).ok());
             let what = match note.filter(|note: &Note| note.pool == RESTORING || note.pool == COMING) {
+                Some(Note { settings, error: Some(at), number: 0, .. }) => {
+                    format!(
+                        "is the restore of {} as it was at {at}; go on with it (--at {at}), or remove it",
+                        settings.url
+                    )
+                }
                 Some(Note { settings, number, .. }) => {
                     format!(
                         "is the restore of batch {number} of {}; go on with it (--at {number}), or remove it",
@@ -305,18 +337,18 @@ fn bytes_of(content: &Content) -> u64 {
     content.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len()))
 }
 
-impl Restore<'_> {
+impl<'a> Restore<'a> {
     fn all(&mut self) -> Result<()> {
-        let (newest, shown) = (self.newest, self.repository.place().shown());
-        let root = newest.tree.entry(ROOT.0).filter(|root| root.is_dir());
+        let (tree, shown) = (self.source.tree, self.source.shown);
+        let root = tree.entry(ROOT.0).filter(|root| root.is_dir());
         let root = root.ok_or_else(|| Error::damaged(shown, "its tree has no root"))?;
         self.store(object(root, ROOT, None))?;
         self.made.insert(ROOT.0, ROOT);
         let mut left = vec![(String::new(), ROOT.0, ROOT)];
         while let Some((path, dir, made)) = left.pop() {
-            for (name, ino) in newest.tree.names(dir) {
+            for (name, ino) in tree.names(dir) {
                 let path = format!("{path}/{name}");
-                let Some(entry) = newest.tree.entry(ino) else {
+                let Some(entry) = tree.entry(ino) else {
                     return Err(Error::damaged(shown, format!("{path} is a name of nothing")));
                 };
                 let bytes = name_of(name).ok_or_else(|| Error::damaged(shown, format!("{path}: no name")))?;
@@ -334,7 +366,7 @@ impl Restore<'_> {
         let there = self.pool.view().lookup(dir, name);
         let other = self.made.get(&entry.ino).copied();
         if other.is_some() && entry.is_dir() {
-            return Err(Error::damaged(self.repository.place().shown(), format!("{path}: a directory of two names")));
+            return Err(Error::damaged(self.source.shown, format!("{path}: a directory of two names")));
         }
         let named = |ino| Record::Name { dir, name: name.into(), ino };
         let ino = match (there, other) {
@@ -402,6 +434,16 @@ impl Restore<'_> {
         Ok(true)
     }
 
+    /// What fetches the bytes of an object.
+    fn fetcher(&mut self, ino: u64) -> Result<&mut Fetcher<'a>> {
+        let all = &self.source.repositories;
+        let of = all.iter().rposition(|(first, _)| *first < ino);
+        let of = of.ok_or_else(|| Error::damaged(self.source.shown, "an object has the number 0"))?;
+        let other = self.fetcher.take().filter(|(current, _)| *current == of);
+        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::new(all[of].1))));
+        Ok(fetcher)
+    }
+
     /// A file with bytes: these first, then what names them.
     fn file(&mut self, path: &str, entry: &Entry, content: &Content, ino: Ino, name: Record) -> Result<()> {
         let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
@@ -416,7 +458,8 @@ impl Restore<'_> {
             here += len;
             progress(before.saturating_add(here), total);
         };
-        self.fetcher.file(content, None, (target, path), each).map_err(|error| about(path, error))?;
+        let fetched = self.fetcher(entry.ino)?.file(content, None, (target, path), each);
+        fetched.map_err(|error| about(path, error))?;
         let (sec, nsec) = entry.mtime;
         let time = TimeSpec::new(sec, nsec.into());
         futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;

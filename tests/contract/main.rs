@@ -29,5 +29,6 @@ mod seal;
 mod semantics;
 mod takeover;
 mod tiers;
+mod union;
 mod upgrade;
 mod waiting;

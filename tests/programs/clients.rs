@@ -24,6 +24,7 @@ on_mounts!(
     killed_savers,
     distributed_checkpoints,
     orbax,
+    a_job_of_four_machines_is_one_mount,
 );
 
 fn run_client(setup: Setup, environment: &str, name: &str) {
@@ -172,4 +173,53 @@ fn distributed_checkpoints(setup: Setup) {
     std::fs::create_dir(&directory).unwrap();
     let mut command = tensorfs_tests::client(&python, "distributed_client.py");
     println!("{}", run_ok(command.arg(&directory).arg(program)));
+}
+
+/// Four machines save their parts of one checkpoint, each to its own mount, and a fifth has all of it.
+///
+/// Proves T13, E29.
+fn a_job_of_four_machines_is_one_mount(setup: Setup) {
+    let Some(python) = setup.python("torch") else { return };
+    let mut mounts: Vec<Mount> = (0..4).map(|_| setup.clone().mount()).collect();
+    if mounts[0].is_plain() {
+        return;
+    }
+    let client = |arguments: &[&str]| {
+        let mut command = tensorfs_tests::client(&python, "union_client.py");
+        run_ok(command.args(arguments))
+    };
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let tops: Vec<String> = mounts.iter().map(|mount| text(mount.path())).collect();
+    client(&[&["save"][..], &tops.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    let job = mounts[0].pool().with_file_name("job");
+    let url = format!("file://{}", job.display());
+    for (n, mount) in mounts.iter_mut().enumerate() {
+        let pool = text(mount.pool());
+        mount.tensorfs_ok(["seal", &text(mount.path())]);
+        mount.tensorfs_ok(["remote", "set", &pool, &format!("{url}/machine-{n}")]);
+        mount.tensorfs_ok(["remote", "carry", &pool]);
+        mount.umount();
+    }
+    let (pool, at) = (job.with_file_name("fifth"), job.with_file_name("at"));
+    std::fs::create_dir(&at).unwrap();
+    let log = text(&job.with_file_name("log"));
+    mounts[0].tensorfs_ok(["mount", "--from", &url, &text(&pool), &text(&at), "--log", &log]);
+    let mounted = tensorfs_tests::Mounted::adopt(&at);
+    // While its bytes are on their way.
+    for ranks in ["4", "2"] {
+        client(&["load", &text(&at), ranks]);
+    }
+    let is_here = || {
+        let info = mounts[0].tensorfs_ok(["info", &text(&pool), "--json"]);
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        info["tiers"].as_array().unwrap().iter().any(|tier| tier["name"] == "remote" && tier["files"] == 0)
+    };
+    tensorfs_tests::wait_until("all files", is_here);
+    let step = at.join("step-40");
+    let latest = mounts[0].tensorfs_ok(["latest", &text(&at)]);
+    assert!(latest.contains(&text(&step)), "{latest}");
+    assert_eq!(tensorfs_tests::xattr::get(&step, "user.tensorfs.complete").unwrap(), b"complete");
+    let logs = (0..4).map(|n| at.join(format!("rank.log.machine-{n}"))).filter(|log| log.exists()).count();
+    assert_eq!((logs, at.join("rank.log").exists()), (3, true));
+    drop(mounted);
 }

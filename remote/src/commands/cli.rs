@@ -275,7 +275,7 @@ pub struct Gc {
 /// `restore`
 #[derive(Debug, Args)]
 pub struct Restore {
-    /// The remote's URL
+    /// The remote's URL; or that above the places of several pools, which become one
     pub url: String,
     /// The new pool's directory, which is not there or empty
     pub pool: PathBuf,

@@ -3,10 +3,11 @@
 use serde::Serialize;
 
 use crate::commands::cli;
-use crate::commands::place::repository;
+use crate::commands::place::{named, repository};
 use crate::commands::{show, when};
 use crate::error::{Error, Result};
-use crate::repository::{Entry, Newest, State};
+use crate::origin::{self, Origin};
+use crate::repository::{Entry, Newest, Repository, State};
 
 #[derive(Serialize)]
 struct Listed<'a> {
@@ -26,7 +27,19 @@ struct Batch<'a> {
     bytes: u64,
 }
 
+/// One of several pools below a URL.
+#[derive(Serialize)]
+struct Pool<'a> {
+    name: &'a str,
+    url: &'a str,
+    #[serde(flatten)]
+    newest: Option<Batch<'a>>,
+}
+
 pub fn run(arguments: &cli::List) -> Result<()> {
+    if let Some(members) = several(arguments)? {
+        return members.iter().try_for_each(|(name, repository)| pool(name, repository, arguments.json));
+    }
     let (repository, at) = repository(&arguments.remote, &arguments.reach, arguments.at)?;
     if arguments.batches {
         return repository.each_tree(|tree| batch(tree, arguments.json));
@@ -57,17 +70,52 @@ pub fn run(arguments: &cli::List) -> Result<()> {
     Ok(())
 }
 
-fn batch(tree: &Newest, json: bool) {
-    let Some(head) = &tree.head else { return };
+/// The pools below a URL, if that is all that is asked for.
+fn several(arguments: &cli::List) -> Result<Option<Vec<(String, Repository)>>> {
+    if arguments.batches || arguments.at.is_some() || arguments.path != "/" || !arguments.remote.contains("://") {
+        return Ok(None);
+    }
+    let (settings, at) = named(&arguments.remote, &arguments.reach, None)?;
+    match origin::open(settings)? {
+        Origin::Several(_, members) if at.is_none() => Ok(Some(members)),
+        _ => Ok(None),
+    }
+}
+
+fn pool(name: &str, repository: &Repository, json: bool) -> Result<()> {
+    let newest = repository.newest()?;
+    let url = repository.place().shown();
+    let batch = batch_of(&newest);
+    if json {
+        show::json(&Pool { name, url, newest: batch });
+        return Ok(());
+    }
+    let what = batch.map_or_else(
+        || "nothing was carried yet".to_owned(),
+        |one| {
+            let (time, bytes) = (show::time(one.time), show::bytes(one.bytes));
+            format!("{} files with {bytes}, batch {} of {time}", one.files, one.batch)
+        },
+    );
+    show::line(&format!("#{name}  {what}"));
+    Ok(())
+}
+
+fn batch_of(tree: &Newest) -> Option<Batch<'_>> {
+    let head = tree.head.as_ref()?;
     let sizes = tree.tree.entries().filter_map(|entry| entry.file.as_ref()).map(|file| file.size);
     let (files, bytes) = sizes.fold((0, 0_u64), |(files, bytes), size| (files + 1, bytes.saturating_add(size)));
     let (pool, time) = (head.pool.as_str(), head.time);
-    let one = Batch { batch: head.number, time, pool, transaction: head.transaction, files, bytes };
+    Some(Batch { batch: head.number, time, pool, transaction: head.transaction, files, bytes })
+}
+
+fn batch(tree: &Newest, json: bool) {
+    let Some(one) = batch_of(tree) else { return };
     match json {
         true => show::json(&one),
         false => {
-            let (time, bytes) = (show::time(time), show::bytes(bytes));
-            show::line(&format!("{:>8}  {time}  {files} files with {bytes}", one.batch));
+            let (time, bytes) = (show::time(one.time), show::bytes(one.bytes));
+            show::line(&format!("{:>8}  {time}  {} files with {bytes}", one.batch, one.files));
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::carry::{Note, Settings};
 use crate::commands::cli::Reach;
 use crate::commands::when::{At, of_url};
 use crate::error::{Error, Result};
-use crate::place::{Access, Place};
+use crate::origin::{self, Origin};
+use crate::place::{Access, Place, is_name};
 use crate::repository::Repository;
 
 impl Reach {
@@ -25,7 +26,13 @@ pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach, at: Option<At>) -> R
     let remote = remote.as_ref();
     if let Some(url) = remote.to_str().filter(|text| text.contains("://")) {
         let (settings, at) = named(url, reach, at)?;
-        return Ok((Repository::new(settings.open()?), at));
+        return match origin::open(settings)? {
+            Origin::One(_, repository) => Ok((repository, at)),
+            Origin::Several(settings, members) => {
+                let names = members.iter().map(|(name, _)| name);
+                Err(origin::several(&settings.url, names, "this is done of one pool"))
+            }
+        };
     }
     Ok((Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?), at))
 }
@@ -48,18 +55,13 @@ pub fn named(url: &str, reach: &Reach, at: Option<At>) -> Result<(Settings, Opti
 fn plain(url: &str) -> Result<String> {
     let Some((above, pool)) = url.split_once('#') else { return Ok(url.to_owned()) };
     let decoded = percent_decode_str(pool).collect::<Vec<u8>>();
-    let is_name = !pool.contains(['?', '#']) && std::str::from_utf8(&decoded).is_ok_and(is_pool_name);
+    let is_name = !pool.contains(['?', '#']) && std::str::from_utf8(&decoded).is_ok_and(is_name);
     if !is_name || above.contains('?') {
         return Err(Error::Refused(format!(
             "{url}: what is behind `#` is not the name of a pool's place below the URL"
         )));
     }
     Ok(format!("{}/{pool}", above.trim_end_matches('/')))
-}
-
-/// True of what can be the name of a pool's place below another one: of no other place than that.
-fn is_pool_name(name: &str) -> bool {
-    !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }
 
 /// A remote by its URL.

@@ -169,6 +169,12 @@ pub fn time(seconds: i64) -> String {
     time.map_or_else(|| format!("{seconds} s"), |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
+/// As above, as it is said on a command line.
+pub fn rfc3339(seconds: i64) -> String {
+    let time = DateTime::from_timestamp(seconds, 0);
+    time.map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::time;

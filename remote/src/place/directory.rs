@@ -61,6 +61,30 @@ impl Directory {
         Ok(Self { fd: Arc::new(fd), shown: path.to_owned() })
     }
 
+    /// One of the directories in it; a link leads nowhere.
+    pub fn below(&self, name: &str) -> io::Result<Self> {
+        let fd = Arc::new(self.at(name, DIRECTORY)?);
+        Ok(Self { fd, shown: self.shown.join(name) })
+    }
+
+    /// The directories in it, but those that have no text as their name.
+    fn directories(&self) -> Result<Vec<Path>> {
+        let top = self.above("").map_err(|errno| told(&Path::default(), errno.into()))?;
+        let failed = |errno: Errno| told(&Path::default(), errno.into());
+        let mut found = Vec::new();
+        for entry in
+            Dir::from_fd(top.try_clone().map_err(|error| told(&Path::default(), error))?).map_err(failed)?.iter()
+        {
+            let entry = entry.map_err(failed)?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(path) = Path::parse(name) else { continue };
+            let is_directory = fstatat(&top, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+                .is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFDIR);
+            found.extend(is_directory.then_some(path));
+        }
+        Ok(found)
+    }
+
     fn at(&self, way: &str, flags: OFlag) -> nix::Result<OwnedFd> {
         let flags = flags | ALWAYS;
         match openat2(&*self.fd, way, OpenHow::new().flags(flags).resolve(BENEATH)) {
@@ -266,7 +290,11 @@ impl ObjectStore for Directory {
     }
 
     async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {
-        nobody("list_with_delimiter", self)
+        let this = self.clone();
+        let common_prefixes = tokio::task::spawn_blocking(move || this.directories()).await;
+        let common_prefixes =
+            common_prefixes.map_err(|error| Error::Generic { store: "directory", source: error.into() })??;
+        Ok(ListResult { common_prefixes, objects: Vec::new(), extensions: Default::default() })
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {

@@ -20,6 +20,7 @@ use object_store::{
     Attribute, AttributeValue, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
     PutMode, PutOptions, PutPayload,
 };
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use url::Url;
@@ -39,6 +40,9 @@ const LARGEST: u64 = 256 << 20;
 
 /// So many objects are looked at beside each other.
 const LOOKS: usize = 16;
+
+/// What does not stand for itself in the path of a URL.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'#').add(b'?').add(b'"').add(b'<').add(b'>').add(b'`');
 
 /// For so long an answer is waited for, and the next bytes of one.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -67,7 +71,7 @@ pub struct Place {
     directory: Option<Directory>,
     prefix: Path,
     shown: String,
-    runtime: Runtime,
+    runtime: Arc<Runtime>,
     bandwidth: Option<u64>,
     class: Option<String>,
     cipher: Option<Cipher>,
@@ -125,7 +129,41 @@ impl Place {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|source| Error::Host { path: "threads".into(), what: "start", source })?;
         let (bandwidth, class) = (access.bandwidth, access.storage_class.clone());
+        let runtime = Arc::new(runtime);
         Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth, class, cipher: None })
+    }
+
+    /// What the places directly below this one are called, in order, whatever is there.
+    pub fn names_below(&self) -> Result<Vec<String>> {
+        let found = self.runtime.block_on(within(ANSWER, self.store.list_with_delimiter(Some(&self.prefix))));
+        let found = found.map_err(self.failed("", "list"))?;
+        let names = found.common_prefixes.iter().filter_map(|path| path.filename().map(str::to_owned));
+        let mut names: Vec<String> = names.filter(|name| is_name(name)).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// The place of this name directly below this one.
+    pub fn below(&self, name: &str) -> Result<Self> {
+        let mut shown = format!("{}/", self.shown.trim_end_matches('/'));
+        shown.extend(utf8_percent_encode(name, ESCAPED));
+        if !is_name(name) {
+            return Err(Error::Refused(format!("{shown}: not the name of a place")));
+        }
+        let (store, runtime) = (self.store.clone(), self.runtime.clone());
+        let (bandwidth, class) = (self.bandwidth, self.class.clone());
+        let place =
+            Self { store, directory: None, prefix: Path::default(), shown, runtime, bandwidth, class, cipher: None };
+        if let Some(directory) = &self.directory {
+            let failed = |source| Error::Host { path: place.shown.clone(), what: "open", source };
+            let directory = directory.below(name).map_err(failed)?;
+            return Ok(Self { store: Arc::new(directory.clone()), directory: Some(directory), ..place });
+        }
+        let way = format!("{}/{name}", self.prefix);
+        let failed = |source: object_store::path::Error| Error::Refused(format!("{}: {source}", place.shown));
+        let prefix = Path::parse(way.trim_start_matches('/')).map_err(failed)?;
+        Ok(Self { prefix, ..place })
     }
 
     /// The place, where from now on all that is put is encrypted, and all that is got was.
@@ -283,6 +321,11 @@ impl Place {
         let (room, all) = (Arc::new(Semaphore::new(room)), room as u32);
         Puts { place: self, room, all, arrived: Arc::default(), failed: Arc::default(), pace: None }
     }
+}
+
+/// True of what can be the name of a place directly below another one: it is no other place than that.
+pub fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }
 
 /// The bytes of an object as they come, each of which may keep nobody waiting for too long.

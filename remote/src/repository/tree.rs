@@ -48,6 +48,18 @@ impl Tree {
         self.entries.get(&ino)
     }
 
+    /// All objects, in no order, and none of their names.
+    pub fn into_entries(self) -> impl Iterator<Item = Entry> {
+        self.entries.into_values()
+    }
+
+    /// How many names each object has.
+    pub fn count_names(&self) -> HashMap<u64, u32> {
+        let mut counts = HashMap::new();
+        self.names.values().flat_map(BTreeMap::values).for_each(|ino| *counts.entry(*ino).or_default() += 1);
+        counts
+    }
+
     /// All objects, in no order.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()

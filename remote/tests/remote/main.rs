@@ -17,3 +17,4 @@ mod retention;
 mod slow;
 mod stores;
 mod strangers;
+mod union;

@@ -27,15 +27,15 @@ pub struct TestPool {
 /// What is at a path, all that a user can see of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    mode: u32,
-    owner: (u32, u32),
-    mtime: Timestamp,
-    links: u32,
-    target: Option<Vec<u8>>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    bytes: Option<Vec<u8>>,
+    pub mode: u32,
+    pub owner: (u32, u32),
+    pub mtime: Timestamp,
+    pub links: u32,
+    pub target: Option<Vec<u8>>,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub bytes: Option<Vec<u8>>,
     /// Lengths and checksums of what is sealed.
-    seals: Vec<(u64, u32, usize)>,
+    pub seals: Vec<(u64, u32, usize)>,
 }
 
 impl Seen {
@@ -53,6 +53,11 @@ impl TestPool {
         let made = Self { dir, clock: 1_000_000 };
         Pool::create(&made.path(), &CreateOptions { layout: "run-7".into(), ..CreateOptions::default() }).unwrap();
         made
+    }
+
+    /// One in which everything is from then on.
+    pub fn since(clock: i64) -> Self {
+        Self { clock, ..Self::new() }
     }
 
     pub fn path(&self) -> PathBuf {

@@ -18,24 +18,24 @@ use tensorfs_remote::repository::Repository;
 
 use crate::pools::{TestPool, noise};
 
-fn command(arguments: &[&str]) -> Command {
+pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
     command.args(arguments);
     command
 }
 
-fn run(arguments: &[&str]) -> Output {
+pub fn run(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
 #[track_caller]
-fn ok(arguments: &[&str]) -> String {
+pub fn ok(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

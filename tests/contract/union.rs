@@ -1,0 +1,176 @@
+//! A job's pools, each carried to its own place below one URL, and mounted as one tree.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tensorfs_tests::{Mount, Mounted, Passthrough, Pattern, Setup, on_mounts, xattr};
+
+on_mounts!(several_pools_below_one_url_are_one_mount, files_of_several_come_whoever_was_killed_and_whichever_is_away);
+
+const SIZE: usize = 2 << 20;
+const POOLS: [&str; 3] = ["host-0", "host-1", "host-2"];
+/// Files that a pool alone has.
+const OWN: u64 = 6;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The pools of a job, carried, and the place of one that is made of all.
+struct Job {
+    /// Of the first one; it is not mounted.
+    origin: Mount,
+    at: PathBuf,
+    url: String,
+    pool: PathBuf,
+    setup: Setup,
+}
+
+impl Job {
+    /// Nothing if there are no mounts.
+    fn new(setup: Setup) -> Option<Self> {
+        let mut job: Option<Self> = None;
+        for (n, name) in POOLS.into_iter().enumerate() {
+            let mut origin = setup.clone().mount();
+            if origin.is_plain() {
+                setup.skip("needs a mount");
+                return None;
+            }
+            fs::create_dir(origin.at("run")).unwrap();
+            for file in 0..OWN {
+                let bytes = Pattern(100 * n as u64 + file).bytes(0, SIZE);
+                fs::write(origin.at(format!("run/{name}-{file}")), bytes).unwrap();
+            }
+            fs::write(origin.at("run/config"), Pattern(7).bytes(0, 100_000)).unwrap();
+            fs::write(origin.at("run/log"), format!("of {name}\n")).unwrap();
+            origin.sync();
+            origin.tensorfs_ok(["seal", text(origin.path())]);
+            origin.umount();
+            let at = job.as_ref().map_or_else(|| origin.pool().with_file_name("job"), |job: &Self| job.at.clone());
+            let url = format!("file://{}", at.display());
+            origin.tensorfs_ok(["remote", "set", text(origin.pool()), &format!("{url}/{name}")]);
+            origin.tensorfs_ok(["remote", "carry", text(origin.pool())]);
+            // The first one has the place of all in its directory, and stays.
+            let pool = at.with_file_name("made");
+            job.get_or_insert_with(|| Self { origin, at, url, pool, setup: setup.clone() });
+        }
+        job
+    }
+
+    fn expected(&self) -> Vec<(String, Vec<u8>)> {
+        let own = |n: usize| (0..OWN).map(move |file| (n, file));
+        let files = (0..POOLS.len()).flat_map(own);
+        files.map(|(n, f)| (format!("run/{}-{f}", POOLS[n]), Pattern(100 * n as u64 + f).bytes(0, SIZE))).collect()
+    }
+
+    fn check(&self, top: &Path) {
+        for (name, bytes) in self.expected() {
+            assert!(fs::read(top.join(&name)).unwrap() == bytes, "{name}");
+        }
+        assert!(fs::read(top.join("run/config")).unwrap() == Pattern(7).bytes(0, 100_000));
+        let logs =
+            ["run/log", "run/log.host-0", "run/log.host-1"].map(|name| fs::read_to_string(top.join(name)).unwrap());
+        assert_eq!(logs, ["of host-2\n", "of host-0\n", "of host-1\n"]);
+        assert_eq!(fs::read_dir(top.join("run")).unwrap().count(), POOLS.len() * OWN as usize + 4);
+    }
+}
+
+/// How many files are away.
+fn away(info: &Value) -> Option<u64> {
+    remote(info)["files"].as_u64()
+}
+
+fn remote(info: &Value) -> &Value {
+    info["tiers"].as_array().unwrap().iter().find(|tier| tier["name"] == "remote").unwrap()
+}
+
+/// The processes that fetch files of a mount.
+fn bringers(at: &Path) -> Vec<Pid> {
+    let is_one = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+        words.contains(&&b"bring"[..]) && words.contains(&text(at).as_bytes())
+    };
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    all.filter(is_one).map(Pid::from_raw).collect()
+}
+
+/// Proves E29.
+fn several_pools_below_one_url_are_one_mount(setup: Setup) {
+    let Some(job) = Job::new(setup) else { return };
+    let base = job.origin.host();
+    let (at, log) = (base.join("at"), base.join("log"));
+    fs::create_dir(&at).unwrap();
+    let passthrough = if job.setup.passthrough() == Passthrough::On { "on" } else { "off" };
+    let pool = text(&job.pool);
+    let line = ["mount", "--from", &job.url, pool, text(&at), "--passthrough", passthrough, "--log", text(&log)];
+    let output = job.origin.tensorfs(line);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let mounted = Mounted::adopt(&at);
+    // What differs is told.
+    assert!(said.contains("/run/log is not the same in host-0, host-1, host-2"), "{said}");
+    assert!(said.contains("that of host-0 is /run/log.host-0"), "{said}");
+    job.check(&at);
+    let info = job.origin.tensorfs_ok(["info", pool, "--json"]);
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let told = remote(&info)["directory"].as_str().unwrap();
+    assert!(told.contains(&job.url) && told.contains("3 pools, 1 name with different bytes"), "{told}");
+    // As any other mount.
+    fs::write(at.join("run/new"), b"new").unwrap();
+    fs::rename(at.join("run/host-1-0"), at.join("elsewhere")).unwrap();
+    assert_eq!(xattr::get(&at.join("elsewhere"), "user.tensorfs.state").unwrap(), b"sealed");
+    drop(mounted);
+    tensorfs_tests::wait_until("the pool's end", || {
+        tensorfs_layout::pool::holder(&job.pool).is_ok_and(|holder| holder.is_none())
+    });
+    job.origin.tensorfs_ok(["check", "--data", pool]);
+}
+
+/// Proves E21, E22, E29.
+fn files_of_several_come_whoever_was_killed_and_whichever_is_away(setup: Setup) {
+    let Some(job) = Job::new(setup) else { return };
+    job.origin.tensorfs_ok(["remote", "restore", "--later", &job.url, text(&job.pool)]);
+    // One of them is not reached.
+    let (place, elsewhere) = (job.at.join("host-1"), job.at.with_file_name("elsewhere"));
+    fs::rename(&place, &elsewhere).unwrap();
+    let mut mount = job.setup.clone().pool_at(&job.pool).mount();
+    assert_eq!(away(&mount.info()), Some(POOLS.len() as u64 * OWN + 4));
+    let waits = {
+        let path = mount.at("run/host-1-3");
+        thread::spawn(move || fs::read(path))
+    };
+    for name in ["run/host-2-5", "run/host-0-5"] {
+        let (_, expected) = job.expected().into_iter().find(|(of, _)| of == name).unwrap();
+        assert!(fs::read(mount.at(name)).unwrap() == expected, "{name}");
+    }
+    assert!(!waits.is_finished());
+    let host_1 = |n: u64| mount.at(format!("run/host-1-{n}"));
+    assert_eq!(xattr::get(&host_1(3), "user.tensorfs.state").unwrap(), b"away");
+    fs::rename(&elsewhere, &place).unwrap();
+    assert!(waits.join().unwrap().unwrap() == Pattern(103).bytes(0, SIZE));
+    for round in 0..4 {
+        for pid in bringers(mount.path()) {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        match round % 2 {
+            0 => mount.remount(),
+            _ => {
+                mount.kill9();
+                mount.mount();
+            }
+        }
+        let wanted = format!("run/{}-{round}", POOLS[round % 3]);
+        let (_, expected) = job.expected().into_iter().find(|(of, _)| *of == wanted).unwrap();
+        assert!(fs::read(mount.at(&wanted)).unwrap() == expected, "{wanted}");
+    }
+    mount.wait_for("files", |info| away(info) == Some(0));
+    job.check(mount.path());
+    assert_eq!(mount.quarantine(), Vec::<Value>::new());
+    mount.umount();
+    mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
+}
