@@ -42,6 +42,7 @@ const OPTIONS: &[(&str, &str, Comes, Comes)] = &[
     ("latency", "latency=off", Exchanged, Refused),
     ("threads", "threads=3", Exchanged, Refused),
     ("names", "names=100M", Exchanged, Told),
+    ("evict-at", "evict-at=90", Exchanged, Refused),
     ("passthrough", "passthrough=OTHER", Refused, Refused),
     ("log", "log=/var/log/other", Refused, Refused),
     ("on-damage", "on-damage=/bin/true", Refused, Refused),
