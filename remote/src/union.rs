@@ -267,6 +267,10 @@ fn checksum(content: &Content) -> Option<u32> {
     (!content.seals.is_empty()).then(|| crc32c_join(seals))
 }
 
+/// Attributes with lists of rights.
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+
 /// A directory of several: it lets nobody do what one of them does not let him.
 fn one_of(ino: u64, all: &[Of<'_>]) -> Entry {
     let newest = all.iter().map(|of| of.entry).fold(all[0].entry, |newest, entry| {
@@ -285,6 +289,16 @@ fn one_of(ino: u64, all: &[Of<'_>]) -> Entry {
         for (name, value) in &entry.xattrs {
             one.xattrs.entry(name.clone()).or_insert_with(|| value.clone());
         }
+    }
+    // Lists of rights that are not one and the same cannot be one: then nobody but the owner has any.
+    let is_one = |list| all.iter().all(|of| of.entry.xattrs.get(list) == all[0].entry.xattrs.get(list));
+    let is_ones = all.iter().all(|of| (of.entry.uid, of.entry.gid) == (one.uid, one.gid));
+    if !is_one(ACCESS) || one.xattrs.contains_key(ACCESS) && !is_ones {
+        one.xattrs.remove(ACCESS);
+        one.mode &= !0o77;
+    }
+    if !is_one(DEFAULT) {
+        one.xattrs.remove(DEFAULT);
     }
     one
 }

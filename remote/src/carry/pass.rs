@@ -307,8 +307,29 @@ impl Carrier {
             return Ok(passed(self, Outcome::Nothing));
         }
         committed.check_unchanged().inspect_err(|_| self.ready.clear())?;
+        self.are_not_needed(&lines)?;
         self.put(&committed, lines, incomplete)?;
         Ok(passed(self, Outcome::Carried))
+    }
+
+    /// That no file which is not carried any more has left for this remote since it was looked at: nothing else has its
+    /// bytes. The next pass carries it.
+    fn are_not_needed(&self, lines: &[Line]) -> Result<()> {
+        let dropped =
+            || lines.iter().filter_map(|line| if let Line::Gone(ino) = line { Some(Ino(*ino)) } else { None });
+        if dropped().next().is_none() {
+            return Ok(());
+        }
+        let committed = Committed::read(&self.pool)?;
+        let view = committed.view();
+        let Some((own, _)) = view.remote().filter(|(_, tier)| tier.is_own_remote()) else { return Ok(()) };
+        let has_left = |ino: &Ino| {
+            view.object(*ino).is_some_and(|object| object.attributes.segment.is_some_and(|one| one.tier() == own))
+        };
+        match dropped().find(has_left) {
+            Some(ino) => Err(Error::NotYet(format!("inode {ino} has left for the remote meanwhile; trying again"))),
+            None => Ok(()),
+        }
     }
 
     /// What has changed, with the bytes of files put.
