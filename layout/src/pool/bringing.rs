@@ -7,10 +7,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -19,6 +18,7 @@ use crate::log::file::{LOG, open_log, open_pool};
 use crate::log::superblock::{INCOMPAT_REMOTE, Superblock};
 use crate::medium;
 use crate::medium::dir::Dir;
+use crate::pool::asking::ask;
 use crate::segment::home::{SEGMENTS, path_within};
 
 /// Bytes of a request or an answer, at most.
@@ -96,17 +96,7 @@ pub enum BringReply {
 /// # Errors
 /// What it says; `ENOTTY` of one that does not know this, and where there is none.
 pub fn bring(mount: &File, request: &Bring) -> io::Result<BringReply> {
-    // An ioctl is only for whom it is meant: another driver could take it for something else.
-    if fstatfs(mount)?.filesystem_type() != FUSE_SUPER_MAGIC {
-        return Err(io::Error::from_raw_os_error(libc::ENOTTY));
-    }
-    let mut buffer = vec![0; SIZE];
-    postcard::to_slice(request, &mut buffer).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
-    // SAFETY: the buffer has the size that the number of the ioctl says, which is what the kernel reads and writes.
-    let answered = unsafe { libc::ioctl(mount.as_raw_fd(), BRING as libc::Ioctl, buffer.as_mut_ptr()) };
-    let len = usize::try_from(answered).map_err(|_| io::Error::last_os_error())?;
-    let answer = buffer.get(..len).and_then(|bytes| postcard::from_bytes(bytes).ok());
-    answer.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its server speaks of something unknown here"))
+    ask(mount, BRING, request)
 }
 
 impl Bring {

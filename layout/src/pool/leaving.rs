@@ -7,9 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use serde::{Deserialize, Serialize};
 use tensorfs_formats::crc32c_append;
 
@@ -19,6 +17,7 @@ use crate::log::frame;
 use crate::log::length;
 use crate::log::record::{Attributes, Record};
 use crate::log::transaction::Transaction;
+use crate::pool::asking::ask;
 use crate::pool::opened::Pool;
 use crate::segment::examine::SealedRun;
 use crate::tree::Run;
@@ -105,17 +104,7 @@ pub fn digest(seals: impl Iterator<Item = (u64, u32)>) -> u32 {
 /// # Errors
 /// What it says; `ENOTTY` of one that does not know this, and where there is none.
 pub fn leave(mount: &File, request: &Leave) -> io::Result<LeaveReply> {
-    // An ioctl is only for whom it is meant: another driver could take it for something else.
-    if fstatfs(mount)?.filesystem_type() != FUSE_SUPER_MAGIC {
-        return Err(io::Error::from_raw_os_error(libc::ENOTTY));
-    }
-    let mut buffer = vec![0; LEAVE_SIZE];
-    postcard::to_slice(request, &mut buffer).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
-    // SAFETY: the buffer has the size that the number of the ioctl says, which is what the kernel reads and writes.
-    let answered = unsafe { libc::ioctl(mount.as_raw_fd(), LEAVE as libc::Ioctl, buffer.as_mut_ptr()) };
-    let len = usize::try_from(answered).map_err(|_| io::Error::last_os_error())?;
-    let answer = buffer.get(..len).and_then(|bytes| postcard::from_bytes(bytes).ok());
-    answer.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its server speaks of something unknown here"))
+    ask(mount, LEAVE, request)
 }
 
 impl Leave {

@@ -4,6 +4,7 @@
 //! them: open and recover, edit, append, commit, clean, close. They all import [`Pool`], and it imports none of them.
 
 mod append;
+mod asking;
 mod bringing;
 mod budget;
 pub(crate) mod carrying;
