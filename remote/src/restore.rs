@@ -140,6 +140,8 @@ pub fn restore_so(source: &Source<'_>, (to, how): (&Path, &How), progress: Progr
         }
         _ => {}
     }
+    // Nothing is begun that could not be ended.
+    how.later.as_ref().map(noted).transpose()?;
     let staged = beside(to).ok_or_else(|| refused("names no directory".into()))?;
     let mark = serde_json::to_vec(&Note {
         settings: Settings { url: source.shown.to_owned(), ..Settings::default() },
@@ -215,20 +217,26 @@ fn restore_to(
     Ok(restored)
 }
 
-/// The tier that stands for the remote that the bytes of files come from later. A file there has the number of its
-/// object in the remote.
-fn later(pool: &Pool, tree: &Tree, (shown, noted): &(String, Noted)) -> Result<u8> {
-    if let Some((number, _)) = pool.view().remote() {
-        return Ok(number);
-    }
+/// What is noted in the pool of where the bytes of its files come from.
+fn noted((shown, noted): &(String, Noted)) -> Result<Vec<u8>> {
     let note = serde_json::to_vec(noted).map_err(|error| Error::Refused(error.to_string()))?;
     if shown.len() + note.len() > NOTE {
         let what =
             "of so many pools it cannot be noted where their files come from; `tensorfs remote restore` needs no note";
         return Err(Error::Refused(format!("{shown}: {what}")));
     }
+    Ok(note)
+}
+
+/// The tier that stands for the remote that the bytes of files come from later. A file there has the number of its
+/// object in the remote.
+fn later(pool: &Pool, tree: &Tree, later: &(String, Noted)) -> Result<u8> {
+    if let Some((number, _)) = pool.view().remote() {
+        return Ok(number);
+    }
+    let note = noted(later)?;
     let first = tree.entries().map(|entry| entry.ino).max().unwrap_or(0).saturating_add(1);
-    Ok(pool.add_remote(shown, &note, first)?)
+    Ok(pool.add_remote(&later.0, &note, first)?)
 }
 
 /// How far this very restore has come.

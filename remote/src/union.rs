@@ -4,6 +4,8 @@
 //! Objects have other numbers in it than in the trees that it is made of: each tree has a range of them, one behind the
 //! other, and the root is 1.
 
+mod rights;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -143,7 +145,7 @@ impl<'a> Merge<'a> {
             [one] => drop(self.wanted.insert(one.key())),
             several => self.directories.push(one_of(number, several)),
         }
-        let mut taken: HashSet<String> = found.keys().cloned().collect();
+        let mut names = Names { taken: found.keys().cloned().collect(), next: HashMap::new() };
         for (name, all) in found {
             let (directories, others): (Vec<Of<'a>>, Vec<Of<'a>>) = all.iter().partition(|of| of.entry.is_dir());
             let mut kinds = self.kinds(others)?.into_iter();
@@ -157,7 +159,7 @@ impl<'a> Merge<'a> {
             let mut differ = Vec::new();
             for kind in kinds {
                 let of = &self.members[kind.member].name;
-                let other = free(&name, of, &mut taken);
+                let other = names.free(&name, of);
                 differ.push(format!("that of {of} is {path}/{other}"));
                 self.name(number, other, &kind);
             }
@@ -267,22 +269,14 @@ fn checksum(content: &Content) -> Option<u32> {
     (!content.seals.is_empty()).then(|| crc32c_join(seals))
 }
 
-/// Attributes with lists of rights.
-const ACCESS: &str = "system.posix_acl_access";
-const DEFAULT: &str = "system.posix_acl_default";
-
 /// A directory of several: it lets nobody do what one of them does not let him.
 fn one_of(ino: u64, all: &[Of<'_>]) -> Entry {
-    let newest = all.iter().map(|of| of.entry).fold(all[0].entry, |newest, entry| {
+    let entries: Vec<&Entry> = all.iter().map(|of| of.entry).collect();
+    let newest = entries.iter().fold(entries[0], |newest, entry| {
         if (entry.mtime, entry.ctime) > (newest.mtime, newest.ctime) { entry } else { newest }
     });
     let mut one = Entry { ino, ..newest.clone() };
-    for entry in all.iter().map(|of| of.entry) {
-        let others = entry.mode & 0o7;
-        let group = if entry.gid == one.gid { entry.mode >> 3 & 0o7 } else { others };
-        let owner = if entry.uid == one.uid { entry.mode >> 6 & 0o7 } else { group & others };
-        one.mode &= !0o777 | owner << 6 | group << 3 | others;
-        one.mode |= entry.mode & 0o7000;
+    for entry in &entries {
         one.atime = one.atime.max(entry.atime);
         one.ctime = one.ctime.max(entry.ctime);
         one.btime = one.btime.min(entry.btime);
@@ -290,37 +284,41 @@ fn one_of(ino: u64, all: &[Of<'_>]) -> Entry {
             one.xattrs.entry(name.clone()).or_insert_with(|| value.clone());
         }
     }
-    // Lists of rights that are not one and the same cannot be one: then nobody but the owner has any.
-    let is_one = |list| all.iter().all(|of| of.entry.xattrs.get(list) == all[0].entry.xattrs.get(list));
-    let is_ones = all.iter().all(|of| (of.entry.uid, of.entry.gid) == (one.uid, one.gid));
-    if !is_one(ACCESS) || one.xattrs.contains_key(ACCESS) && !is_ones {
-        one.xattrs.remove(ACCESS);
-        one.mode &= !0o77;
-    }
-    if !is_one(DEFAULT) {
-        one.xattrs.remove(DEFAULT);
-    }
+    rights::narrow(&mut one, &entries);
     one
 }
 
-/// `NAME.POOL`, or with a number behind it, which nothing has as its name yet.
-fn free(name: &str, pool: &str, taken: &mut HashSet<String>) -> String {
-    let name = name_of(name).unwrap_or_default();
-    let cut = (0..=POOL.min(pool.len())).rev().find(|cut| pool.is_char_boundary(*cut)).unwrap_or(0);
-    let pool = &pool[..cut];
-    let mut number = 1_u64;
-    loop {
-        let end = if number == 1 { format!(".{pool}") } else { format!(".{pool}.{number}") };
-        let mut keep = name.len().min(NAME - end.len());
-        // No character is cut in the middle.
-        while keep < name.len() && keep > 0 && name[keep] & 0xc0 == 0x80 {
-            keep -= 1;
+/// The names of a directory, and those that are found for what is not the same in several.
+#[derive(Default)]
+struct Names {
+    taken: HashSet<String>,
+    /// Behind a beginning and a pool's name, numbers below this one are taken.
+    next: HashMap<(Vec<u8>, String), u64>,
+}
+
+impl Names {
+    /// `NAME.POOL`, or with a number behind it, which nothing has as its name yet.
+    fn free(&mut self, name: &str, pool: &str) -> String {
+        let name = name_of(name).unwrap_or_default();
+        let cut = (0..=POOL.min(pool.len())).rev().find(|cut| pool.is_char_boundary(*cut)).unwrap_or(0);
+        let pool = &pool[..cut];
+        let mut number = 1_u64;
+        loop {
+            let end = if number == 1 { format!(".{pool}") } else { format!(".{pool}.{number}") };
+            let mut keep = name.len().min(NAME - end.len());
+            // No character is cut in the middle.
+            while keep < name.len() && keep > 0 && name[keep] & 0xc0 == 0x80 {
+                keep -= 1;
+            }
+            let other = text_of(&[&name[..keep], end.as_bytes()].concat());
+            if self.taken.insert(other.clone()) {
+                return other;
+            }
+            // Names that are all cut to one have come as far as that before.
+            let next = self.next.entry((name[..keep].to_vec(), pool.to_owned())).or_insert(0);
+            number = (number + 1).max(*next);
+            *next = number;
         }
-        let other = text_of(&[&name[..keep], end.as_bytes()].concat());
-        if taken.insert(other.clone()) {
-            return other;
-        }
-        number += 1;
     }
 }
 

@@ -2,14 +2,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tensorfs_tests::{Mount, Mounted, Passthrough, Pattern, Setup, on_mounts, xattr};
+use tensorfs_tests::{Mount, Mounted, Passthrough, Pattern, Setup, as_user, on_mounts, xattr};
 
-on_mounts!(several_pools_below_one_url_are_one_mount, files_of_several_come_whoever_was_killed_and_whichever_is_away);
+on_mounts!(
+    several_pools_below_one_url_are_one_mount,
+    a_merged_directory_lets_nobody_in_whom_one_of_them_keeps_out,
+    files_of_several_come_whoever_was_killed_and_whichever_is_away,
+);
 
 const SIZE: usize = 2 << 20;
 const POOLS: [&str; 3] = ["host-0", "host-1", "host-2"];
@@ -33,20 +38,27 @@ struct Job {
 impl Job {
     /// Nothing if there are no mounts.
     fn new(setup: Setup) -> Option<Self> {
+        Self::of(setup, &POOLS, |n, origin| {
+            fs::create_dir(origin.at("run")).unwrap();
+            for file in 0..OWN {
+                let bytes = Pattern(100 * n as u64 + file).bytes(0, SIZE);
+                fs::write(origin.at(format!("run/{}-{file}", POOLS[n])), bytes).unwrap();
+            }
+            fs::write(origin.at("run/config"), Pattern(7).bytes(0, 100_000)).unwrap();
+            fs::write(origin.at("run/log"), format!("of {}\n", POOLS[n])).unwrap();
+        })
+    }
+
+    /// Pools that are filled so, one after the other.
+    fn of(setup: Setup, pools: &[&str], mut fill: impl FnMut(usize, &Mount)) -> Option<Self> {
         let mut job: Option<Self> = None;
-        for (n, name) in POOLS.into_iter().enumerate() {
+        for (n, name) in pools.iter().enumerate() {
             let mut origin = setup.clone().mount();
             if origin.is_plain() {
                 setup.skip("needs a mount");
                 return None;
             }
-            fs::create_dir(origin.at("run")).unwrap();
-            for file in 0..OWN {
-                let bytes = Pattern(100 * n as u64 + file).bytes(0, SIZE);
-                fs::write(origin.at(format!("run/{name}-{file}")), bytes).unwrap();
-            }
-            fs::write(origin.at("run/config"), Pattern(7).bytes(0, 100_000)).unwrap();
-            fs::write(origin.at("run/log"), format!("of {name}\n")).unwrap();
+            fill(n, &origin);
             origin.sync();
             origin.tensorfs_ok(["seal", text(origin.path())]);
             origin.umount();
@@ -129,6 +141,84 @@ fn several_pools_below_one_url_are_one_mount(setup: Setup) {
         tensorfs_layout::pool::holder(&job.pool).is_ok_and(|holder| holder.is_none())
     });
     job.origin.tensorfs_ok(["check", "--data", pool]);
+}
+
+/// Proves E29.
+fn a_merged_directory_lets_nobody_in_whom_one_of_them_keeps_out(setup: Setup) {
+    const NAMED: u32 = 4001;
+    const ELSE: u32 = 4002;
+    // A name, and what is done to it in the older pool and in the newer one: its mode, and entries of its list.
+    let shared = "u:4001:rwx,g:4003:r-x";
+    let directories: [(&str, [(&str, &str); 2]); 9] = [
+        ("list-in-newer", [("0750", ""), ("0755", "u:4001:rwx")]),
+        ("list-in-older", [("0755", "u:4001:rwx"), ("0750", "")]),
+        ("two-lists", [("0700", "u:4001:r-x"), ("0700", "u:4002:r-x")]),
+        ("one-list", [("0750", shared), ("0750", shared)]),
+        ("shut-out", [("0755", "u:4001:---"), ("0755", "")]),
+        ("default-in-newer", [("0777", ""), ("0777", "d:u::rwx,d:u:4001:rwx,d:g::rwx,d:o::rwx")]),
+        ("default-in-older", [("0777", "d:u::rwx,d:g::---,d:o::---"), ("0777", "")]),
+        ("open", [("0755", ""), ("0755", "")]),
+        ("group-shut-out", [("0705", ""), ("0755", "")]),
+    ];
+    // Who reads what is in one, and who makes a file that others read then.
+    let reads = |top: &Path, uid: u32, name: &str| {
+        let read = as_user(uid, uid).args(["cat", name]).current_dir(top).output().unwrap();
+        read.status.success()
+    };
+    let open = |top: &Path| -> Vec<(String, u32)> {
+        let made = |name: &str| {
+            let make = format!("umask 022; echo made > {name}/made");
+            as_user(ELSE, ELSE).args(["sh", "-c", &make]).current_dir(top).output().unwrap();
+        };
+        let all = directories.iter().map(|(name, _)| *name);
+        all.clone().filter(|name| name.starts_with("default")).for_each(made);
+        let files = all.flat_map(|name| [format!("{name}/f"), format!("{name}/made")]);
+        let who = files.flat_map(|file| [NAMED, ELSE].map(|uid| (file.clone(), uid)));
+        who.filter(|(file, uid)| reads(top, *uid, file)).collect()
+    };
+    let mut seen = Vec::new();
+    let fill = |n: usize, origin: &Mount| {
+        for (name, how) in &directories {
+            let (path, (mode, list)) = (origin.at(name), how[n]);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("f"), b"of both").unwrap();
+            let mut calls = vec![Command::new("chmod")];
+            calls[0].arg(mode).arg(&path);
+            if *name == "group-shut-out" {
+                // In the older one that of a group of its own.
+                calls.push(Command::new("chgrp"));
+                calls[1].arg(if n == 0 { NAMED.to_string() } else { "0".to_owned() }).arg(&path);
+            }
+            if !list.is_empty() {
+                let mut call = Command::new("setfacl");
+                call.args(["-m", list]).arg(&path);
+                calls.push(call);
+            }
+            calls.iter_mut().for_each(|call| assert!(call.status().unwrap().success(), "{call:?}"));
+        }
+        seen.push(open(origin.path()));
+        for (name, _) in directories.iter().filter(|(name, _)| name.starts_with("default")) {
+            fs::remove_file(origin.at(name).join("made")).unwrap();
+        }
+        // The newest is the last one.
+        let later = nix::sys::time::TimeSpec::new(2_000_000_000 + n as i64, 0);
+        let flag = nix::sys::stat::UtimensatFlags::FollowSymlink;
+        for (name, _) in &directories {
+            nix::sys::stat::utimensat(nix::fcntl::AT_FDCWD, &origin.at(name), &later, &later, flag).unwrap();
+        }
+    };
+    let Some(job) = Job::of(setup, &["host-0", "host-1"], fill) else { return };
+    job.origin.tensorfs_ok(["remote", "restore", &job.url, text(&job.pool)]);
+    let mount = job.setup.clone().pool_at(&job.pool).mount();
+    let found = open(mount.path());
+    for (file, uid) in &found {
+        let lets: Vec<bool> = seen.iter().map(|seen| seen.contains(&(file.clone(), *uid))).collect();
+        assert_eq!(lets, [true, true], "user {uid} reads {file}: {found:?}");
+    }
+    let is_open = |file: &str, uid| found.contains(&(file.to_owned(), uid));
+    assert!(is_open("one-list/f", NAMED) && is_open("open/f", NAMED) && is_open("open/f", ELSE), "{found:?}");
+    // Its maker alone.
+    assert!(is_open("default-in-newer/made", ELSE), "{found:?}");
 }
 
 /// Proves E21, E22, E29.

@@ -298,3 +298,45 @@ fn a_restore_of_several_that_was_killed_is_gone_on_with() {
     let (found, _) = job.restored(&["--at", &at]);
     assert_eq!(found.len(), 1 + 24 + 3);
 }
+
+/// Proves E29.
+#[test]
+fn of_too_many_pools_nothing_is_left_behind() {
+    let mut job = Job::new();
+    job.pool("a", &[], |edit| {
+        edit.file(ROOT, b"f", &[b"of all"], true);
+    });
+    let long = "n".repeat(200);
+    for n in 0..20 {
+        let mut copy = std::process::Command::new("cp");
+        copy.arg("-r").arg(job.at("job/a")).arg(job.at(&format!("job/{long}-{n}")));
+        assert!(copy.status().unwrap().success());
+    }
+    let made = job.at("made");
+    job.refused(&["restore", &job.url, text(&made), "--later"], &["of so many pools", "tensorfs remote restore"]);
+    assert!(!job.at("made.restoring").exists());
+    // So what it says can be done.
+    assert_eq!(job.restored(&[]).0.len(), 2);
+}
+
+/// Names that are all cut to one, and differ in two pools.
+///
+/// Proves E29.
+#[test]
+fn names_that_are_cut_alike_are_all_there() {
+    let mut job = Job::new();
+    let name = |n: usize| [vec![b'n'; 250], format!("{n:05}").into_bytes()].concat();
+    for (pool, bytes) in [("host-a", b"1"), ("host-b", b"2")] {
+        job.pool(pool, &[], |edit| {
+            for n in 0..120 {
+                edit.file(ROOT, &name(n), &[bytes], true);
+            }
+        });
+    }
+    let (found, _) = job.restored(&[]);
+    assert_eq!(found.len(), 1 + 2 * 120);
+    let end = |end: &str| [&vec![b'n'; 255 - end.len()], end.as_bytes()].concat();
+    for (number, is_there) in [("", true), (".2", true), (".9", true), (".120", true), (".121", false)] {
+        assert_eq!(found.contains_key(&end(&format!(".host-a{number}"))), is_there, "{number}");
+    }
+}
