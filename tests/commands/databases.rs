@@ -10,7 +10,10 @@ use tensorfs_tests::{Setup, on_mounts, run, scratch, tensorfs, xattr};
 
 use crate::tensors::{complains, make_fifo, names, prints};
 
-on_mounts!(databases_are_incomplete_where_something_of_their_newest_version_is_missing);
+on_mounts!(
+    databases_are_incomplete_where_something_of_their_newest_version_is_missing,
+    databases_of_more_than_is_looked_at_are_not_called_incomplete,
+);
 
 /// Those that TensorStore wrote.
 fn written() -> PathBuf {
@@ -301,6 +304,64 @@ fn databases_that_lie_are_told() {
     // Bytes that nothing says what they are.
     let more = wrapped(NODE, 0, 0, &[&good[14..good.len() - 4], b"more"].concat());
     said("more", &root(&more, 0), &more, "bytes that nothing says what they are");
+}
+
+/// Databases that have more of something than is looked at, and what is said of it: entries of a node, and data files
+/// that one names. The last one has a node in a file that is not there, too.
+fn of_too_much() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+    let keys: Vec<String> = (0..(1 << 19) + 1).map(|n| format!("k{n:07}")).collect();
+    let entries: Vec<(&[u8], Made<'_>)> = keys.iter().map(|key| (key.as_bytes(), Made::Here(b"v"))).collect();
+    let many = leaf(&[FILE], &entries);
+    let names: Vec<String> = (0..(1 << 16) + 1).map(|n| format!("d/{n}")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| ("", name.as_str())).collect();
+    let files = leaf(&files, &[(b"x", Made::Here(b"y"))]);
+    let of_one = |node: Vec<u8>| (manifest(&[FILE], of_len(0, &node), 0), node);
+    let top = node(1, &[FILE, ("", "d/gone")], &[(b"k", 0, of_len(0, &many)), (b"l", 0, (1, 0, 100))]);
+    let both = (manifest(&[FILE], of_len(many.len() as u64, &top), 1), [&many[..], &top].concat());
+    let all = [("524289 entries of one node", of_one(many)), ("65537 data files", of_one(files)), ("d/gone", both)];
+    all.into_iter().map(|(why, (manifest, data))| (why, manifest, data)).collect()
+}
+
+/// Proves T13.
+fn databases_of_more_than_is_looked_at_are_not_called_incomplete(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let complete = |dir: &Path| xattr::get(dir, "user.tensorfs.complete");
+    let run_dir = mount.at("run");
+    let good = leaf(&[FILE], &[(b"a/.zarray", Made::Here(ARRAY)), (b"a/0", Made::Here(b"12"))]);
+    let older = make(&run_dir.join("1"), &manifest(&[FILE], of_len(0, &good), 0), &good);
+    for (number, (why, manifest, data)) in of_too_much().into_iter().enumerate() {
+        let dir = run_dir.join((number + 2).to_string());
+        let path = make(&dir, &manifest, &data);
+        // Of one that lacks what it needs, however much there is, that is known.
+        if number == 2 {
+            assert_eq!(complete(&dir).as_deref(), Ok(&b"incomplete"[..]));
+            assert!(prints(5, &["verify", &path]).contains("incomplete: d/gone is missing"));
+            continue;
+        }
+        assert_eq!(complete(&dir), Err(nix::errno::Errno::EIO), "{why}");
+        prints(0, &["seal", &path]);
+        let said = |command: &[&str]| {
+            let output = run(tensorfs().args(command));
+            let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (output.status.code(), told(&output.stdout), told(&output.stderr))
+        };
+        for command in [["verify", &path], ["tensors", &path]] {
+            let (code, out, told) = said(&command);
+            assert_eq!(code, Some(0), "{why}: {told}");
+            assert!(told.contains("not looked into: ") && told.contains(why), "{why}: {told}");
+            assert!(!out.contains("incomplete") && !told.contains("incomplete"), "{why}: {out} {told}");
+        }
+        // What nobody can judge is neither what a run goes on from nor set aside.
+        let top = run_dir.to_str().unwrap();
+        let (code, out, told) = said(&["latest", top]);
+        assert!(code == Some(0) && out == format!("{older}\n") && told.contains(&path), "{out} {told}");
+        said(&["rollback", top]);
+        assert!(dir.join("manifest.ocdbt").exists(), "{why}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
 
 /// What a later version of the library writes is not damaged.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorfs_formats::{Format, Recognised};
 use tensorfs_layout::Ino;
 
-use crate::error::Result;
+use crate::error::{Fault, Result};
 use crate::file::Version;
 use crate::protocol::FileState;
 
@@ -104,7 +104,28 @@ impl Content {
         }
     }
 
+    /// Whether a file that something names is all there, and of a format that tells that.
+    ///
+    /// # Errors
+    /// `EIO` if there is more in it than is looked at, so that nobody knows.
+    pub(super) fn is_whole_part(&self, ino: Ino) -> Result<bool> {
+        match self.end_of(ino)? {
+            End::There { .. } => Ok(true),
+            End::Missing => Ok(false),
+            // Of what is too much its seal says no more than that nothing is known of it.
+            End::Untold | End::Opaque => {
+                let Ok(version) = self.files.version(ino) else { return Ok(false) };
+                let found =
+                    self.looked_into(ino, version, |source| source.recognise_first(&mut |_| ControlFlow::Break(())))?;
+                if found.is_some_and(|found| found.beyond) { Err(Fault::new(libc::EIO)) } else { Ok(false) }
+            }
+        }
+    }
+
     /// What a file that names others says, if it is whole.
+    ///
+    /// # Errors
+    /// `EIO` if it says more than is looked at.
     pub(super) fn named_in(
         &self,
         ino: Ino,
@@ -114,8 +135,10 @@ impl Content {
             return Ok(None);
         }
         let Ok(version) = self.files.version(ino) else { return Ok(None) };
-        let found = self.looked_into(ino, version, look)?;
-        Ok(found.filter(|found| found.reason.is_none()).map(|found| found.metadata))
+        match self.looked_into(ino, version, look)? {
+            Some(found) if found.beyond => Err(Fault::new(libc::EIO)),
+            found => Ok(found.filter(|found| found.reason.is_none()).map(|found| found.metadata)),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_formats::ocdbt::{Asked, Step, Tree};
+use tensorfs_formats::ocdbt::{Asked, Step, Tree, Wrong};
 use tensorfs_layout::Ino;
 
 use crate::error::{Fault, Result};
@@ -19,46 +19,48 @@ impl Content {
     /// Whether all is there that the newest version of a database needs whose manifest is in a directory.
     ///
     /// # Errors
-    /// `EIO` if something of it is of a version that is not known, or compressed in another way.
+    /// `EIO` if something of it is of a version that is not known, or compressed in another way, or if there is more of
+    /// it than is looked at, and nothing is missing of what is.
     pub(super) fn is_whole_database(&self, dir: Ino, manifest: Ino, names: &[&[u8]]) -> Result<bool> {
         let mut tree = Tree::new(false, false);
-        if !self.takes(&mut tree, manifest, None)? {
-            return Ok(false);
-        }
+        let mut read = self.takes(&mut tree, manifest, None)?;
         if tree.is_numbered()
             && let Some(newest) = names.iter().filter(|name| is_numbered(name)).max()
         {
             let Some(newest) = self.files.store().view().lookup(dir, newest) else { return Ok(false) };
-            if !self.takes(&mut tree, newest, None)? {
-                return Ok(false);
-            }
+            read = read.and(self.takes(&mut tree, newest, None)?);
         }
-        while let Some(step) = tree.step() {
+        while read == Read::All
+            && let Some(step) = tree.step()
+        {
             let Some(file) = self.file_below(dir, &step.place.path) else { return Ok(false) };
-            if !self.takes(&mut tree, file, Some(&step))? {
-                return Ok(false);
-            }
-        }
-        if tree.unknown().is_some() {
-            return Err(Fault::new(libc::EIO));
+            read = self.takes(&mut tree, file, Some(&step))?;
         }
         let is_there = |(path, end): (&str, u64)| {
             let file = self.file_below(dir, path);
             file.is_some_and(|file| self.files.version(file).is_ok_and(|version| version.size >= end))
         };
-        Ok(tree.needed().all(is_there))
+        match read {
+            Read::Wrong => Ok(false),
+            _ if !tree.needed().all(is_there) => Ok(false),
+            Read::All if tree.unknown().is_none() => Ok(true),
+            Read::All | Read::TooMuch => Err(Fault::new(libc::EIO)),
+        }
     }
 
-    /// Has a place of a file read, and the tree take what is told. False if that cannot be.
-    fn takes(&self, tree: &mut Tree, file: Ino, step: Option<&Step>) -> Result<bool> {
-        let Ok(version) = self.files.version(file) else { return Ok(false) };
+    /// Has a place of a file read, and the tree take what is told.
+    fn takes(&self, tree: &mut Tree, file: Ino, step: Option<&Step>) -> Result<Read> {
+        let Ok(version) = self.files.version(file) else { return Ok(Read::Wrong) };
         let source = self.bytes_of(file, &version);
-        let mut is_wrong = false;
+        let mut read = Read::All;
         let told =
             source.tree(step.map_or(Asked::Manifest, |step| step.asked), &mut |told| match tree.take(step, told) {
                 Ok(_) => ControlFlow::Continue(()),
-                Err(_) => {
-                    is_wrong = true;
+                Err(wrong) => {
+                    read = match wrong {
+                        Wrong::Damage(_) => Read::Wrong,
+                        Wrong::TooMuch(_) => Read::TooMuch,
+                    };
                     ControlFlow::Break(())
                 }
             });
@@ -66,8 +68,26 @@ impl Content {
         let found = told.map_err(fault)?;
         match found.error {
             Some(error) => Err(fault(error)),
-            None => Ok(!is_wrong && found.reason.is_none()),
+            None if found.beyond => Ok(Read::TooMuch),
+            None if found.reason.is_some() => Ok(Read::Wrong),
+            None => Ok(read),
         }
+    }
+}
+
+/// What came of reading something of a database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    All,
+    /// It is not what it should be.
+    Wrong,
+    /// There is more of it than is looked at.
+    TooMuch,
+}
+
+impl Read {
+    fn and(self, other: Read) -> Read {
+        if self == Read::All { other } else { self }
     }
 }
 

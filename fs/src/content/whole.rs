@@ -197,7 +197,7 @@ impl Content {
             }
             for part in parts {
                 let Some(part) = part else { return Ok(false) };
-                if !matches!(self.end_of(part)?, End::There { .. }) {
+                if !self.is_whole_part(part)? {
                     return Ok(false);
                 }
             }
@@ -206,8 +206,7 @@ impl Content {
         if are_met || !are_unused {
             return Ok(true);
         }
-        let whole = inside.file(SAFETENSORS);
-        Ok(whole.is_some_and(|file| matches!(self.end_of(file), Ok(End::There { .. }))))
+        inside.file(SAFETENSORS).map_or(Ok(false), |file| self.is_whole_part(file))
     }
 
     /// The file that a path leads to from a directory.

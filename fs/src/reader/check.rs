@@ -68,7 +68,7 @@ fn lot<T: DeserializeOwned>(
 
 /// What came of recognising a file of this size, after so many tensors.
 pub(super) fn summary(summary: Summary, size: u64, from: u64, tensors: u64) -> io::Result<Recognised> {
-    let Summary { format, frames, bad_frames, end, cut, reason, metadata, calls, stopped, failed } = summary;
+    let Summary { format, frames, bad_frames, end, cut, reason, beyond, metadata, calls, stopped, failed } = summary;
     let said: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
     let sound = end <= size.max(from)
         && frames <= size
@@ -80,5 +80,5 @@ pub(super) fn summary(summary: Summary, size: u64, from: u64, tensors: u64) -> i
         return Err(nonsense("a summary that cannot be"));
     }
     let error = failed.map(io::Error::other);
-    Ok(Recognised { format, tensors, frames, bad_frames, end, cut, reason, metadata, calls, stopped, error })
+    Ok(Recognised { format, tensors, frames, bad_frames, end, cut, reason, beyond, metadata, calls, stopped, error })
 }

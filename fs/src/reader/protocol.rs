@@ -123,6 +123,7 @@ pub(super) struct Summary {
     pub end: u64,
     pub cut: bool,
     pub reason: Option<String>,
+    pub beyond: bool,
     #[serde(deserialize_with = "few::<METADATA_PAIRS, _, _>")]
     pub metadata: Vec<(String, String)>,
     #[serde(deserialize_with = "few::<CALLS_MAX, _, _>")]
@@ -171,6 +172,7 @@ impl From<Recognised> for Summary {
             end: found.end,
             cut: found.cut,
             reason: found.reason,
+            beyond: found.beyond,
             metadata: found.metadata,
             calls: found.calls,
             stopped: found.stopped,

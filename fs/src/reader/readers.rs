@@ -577,6 +577,7 @@ mod tests {
             end,
             cut: false,
             reason: None,
+            beyond: false,
             metadata: Vec::new(),
             calls: Vec::new(),
             stopped: false,

@@ -1,6 +1,6 @@
 //! No two entries of a file may claim the same bytes or the same name.
 
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::limits::{TENSORS_MAX, push};
 
 /// Parts of a file that must not overlap, and their names, which must differ.
@@ -15,7 +15,7 @@ impl Claims {
     pub fn add(&mut self, name: &[u8], start: u64, end: u64) -> Result<()> {
         use std::hash::BuildHasher;
         if self.ranges.len() >= TENSORS_MAX {
-            return malformed(format!("more than {TENSORS_MAX} entries"));
+            return too_much(format!("more than {TENSORS_MAX} entries"));
         }
         push(&mut self.names, self.hasher.hash_one(name));
         push(&mut self.ranges, (start, end));

@@ -2,7 +2,7 @@
 
 use crate::cursor::{Cursor, WINDOW};
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::found::Out;
 use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 use crate::protobuf::{Field, Fields, Range, varint};
@@ -75,7 +75,7 @@ fn value(cursor: &mut Cursor<'_>, range: Range, step: i64) -> Result<Option<Tens
     }
     let (Some(tag), Some(found)) = (tag, found) else { return Ok(None) };
     if tag.len() > NAME_MAX as u64 {
-        return malformed(format!("a name longer than {NAME_MAX} bytes"));
+        return too_much(format!("a name longer than {NAME_MAX} bytes"));
     }
     let name = fields.bytes(tag)?.to_vec();
     let tensor = match found {
@@ -254,8 +254,11 @@ fn shape(cursor: &mut Cursor<'_>, parts: &[Range]) -> Result<Vec<u64>> {
                             size = value;
                         }
                     }
-                    if shape.len() == DIMENSIONS_MAX || size > i64::MAX as u64 {
+                    if size > i64::MAX as u64 {
                         return malformed("a shape that cannot be");
+                    }
+                    if shape.len() == DIMENSIONS_MAX {
+                        return too_much(format!("more than {DIMENSIONS_MAX} dimensions"));
                     }
                     shape.push(size);
                 }

@@ -26,6 +26,8 @@ pub struct Recognised {
     pub cut: bool,
     /// Why the file is opaque, or what in it is wrong.
     pub reason: Option<String>,
+    /// There is more of something in it than is looked at, as [`Recognised::reason`] says: nothing is wrong for that.
+    pub beyond: bool,
     /// What the file says about itself (safetensors), as far as it fits in 1 MiB.
     pub metadata: Vec<(String, String)>,
     /// Torch: what a program that unpickles the file would import and call, beyond what tensors need. The first 32.
@@ -51,6 +53,7 @@ impl Recognised {
             end: 0,
             cut: false,
             reason: None,
+            beyond: false,
             metadata: Vec::new(),
             calls: Vec::new(),
             stopped: false,

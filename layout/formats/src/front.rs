@@ -55,7 +55,7 @@ pub(crate) fn resume(source: &dyn Source, from: u64, front: Front, out: &mut Out
 /// What is wrong behind is so of the whole.
 fn if_sound(done: Result<()>) -> Result<()> {
     match done {
-        Err(Fault::Malformed(_) | Fault::Short(_)) => Err(Fault::Stopped),
+        Err(Fault::Malformed(_) | Fault::Short(_) | Fault::TooMuch(_)) => Err(Fault::Stopped),
         done => done,
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::cursor::Cursor;
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed, short};
+use crate::fault::{Result, malformed, short, too_much};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{TENSORS_MAX, excerpt};
@@ -149,7 +149,7 @@ impl Header<'_> {
         self.is_big = version > 0xffff;
         let (count, pairs) = (self.u64()?, self.u64()?);
         if count > TENSORS_MAX as u64 || pairs > PAIRS_MAX {
-            return malformed("a GGUF file of too many tensors, or that says too much about itself");
+            return too_much("a GGUF file of too many tensors, or that says too much about itself");
         }
         let (mut alignment, mut kept) = (ALIGNMENT, 0);
         for _ in 0..pairs {
@@ -176,7 +176,7 @@ impl Header<'_> {
             let tensor = self.tensor(alignment)?;
             taken += tensor.name.len() * 2 + 192;
             if taken > crate::limits::MEMORY / 2 {
-                return malformed("a GGUF file with a list of tensors that is too long");
+                return too_much("a GGUF file with a list of tensors that is too long");
             }
             if !names.insert(tensor.name.clone()) {
                 return malformed("GGUF tensors of one name");
@@ -255,11 +255,11 @@ impl Header<'_> {
             return self.cursor.skip(len);
         }
         if depth >= DEPTH_MAX {
-            return malformed("GGUF arrays nested too deep");
+            return too_much("GGUF arrays nested too deep");
         }
         self.items = self.items.saturating_add(count);
         if self.items > ITEMS_MAX {
-            return malformed("a GGUF file that says too much about itself");
+            return too_much("a GGUF file that says too much about itself");
         }
         for _ in 0..count {
             if kind == 8 {

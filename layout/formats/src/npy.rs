@@ -4,7 +4,7 @@ use std::io::Read;
 
 use crate::cursor::Cursor;
 use crate::dtype::Dtype;
-use crate::fault::{Fault, Result, malformed, short};
+use crate::fault::{Fault, Result, malformed, short, too_much};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{DIMENSIONS_MAX, TENSORS_MAX, excerpt};
@@ -82,7 +82,7 @@ fn arrays(source: &dyn Source, (from, first): (u64, usize), out: &mut Out<'_, '_
             Err(fault) => {
                 out.found.cut = matches!(fault, Fault::Short(_));
                 match fault {
-                    Fault::Malformed(why) | Fault::Short(why) if index > 0 => {
+                    Fault::Malformed(why) | Fault::Short(why) | Fault::TooMuch(why) if index > 0 => {
                         out.found.reason = Some(format!("{behind} bytes follow the last whole array: {why}"));
                         break;
                     }
@@ -118,7 +118,7 @@ fn array(cursor: &mut Cursor<'_>, index: usize, size: u64, budget: &mut usize) -
             match pickle::read(cursor) {
                 Ok(pickle) if pickle.spend(budget).is_ok() => *len = cursor.at() - *offset,
                 Err(Fault::Short(_)) => cut = true,
-                Ok(_) | Err(Fault::Malformed(_)) => {}
+                Ok(_) | Err(Fault::Malformed(_) | Fault::TooMuch(_)) => {}
                 Err(fault) => return Err(fault),
             }
             *offset + *len
@@ -150,7 +150,7 @@ pub(crate) fn read_header(reader: &mut dyn Read) -> Result<Header> {
         _ => return malformed(format!(".npy of unknown version {version}")),
     };
     if len > HEADER_MAX {
-        return malformed(format!("a .npy header of {len} bytes"));
+        return too_much(format!("a .npy header of {len} bytes"));
     }
     let mut text = vec![0; len];
     reader.read_exact(&mut text)?;
@@ -183,7 +183,7 @@ fn parse(text: &str, len: u64) -> Result<Header> {
 
 fn dimensions(items: &[Literal]) -> Result<Vec<u64>> {
     if items.len() > DIMENSIONS_MAX {
-        return malformed(format!("more than {DIMENSIONS_MAX} dimensions"));
+        return too_much(format!("more than {DIMENSIONS_MAX} dimensions"));
     }
     let dimension = |item: &Literal| match item {
         Literal::Integer(size) => Ok(*size),

@@ -1,6 +1,6 @@
 //! The part of Python's literals that `.npy` headers use: dictionaries, lists, tuples, strings, integers, booleans.
 
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 
 /// The deepest nesting. NumPy's own headers nest as deep as structured types do.
 const DEPTH_MAX: usize = 32;
@@ -62,7 +62,7 @@ impl<'t> Parser<'t> {
 
     fn literal(&mut self, depth: usize) -> Result<Literal> {
         if depth > DEPTH_MAX {
-            return malformed(format!("the header nests deeper than {DEPTH_MAX}"));
+            return too_much(format!("the header nests deeper than {DEPTH_MAX}"));
         }
         match self.peek() {
             Some('{') => self.dictionary(depth),

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::arrays::{Metadata, Node, What};
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
 use crate::front::{self, Front, HEAD};
@@ -126,6 +126,9 @@ pub fn part(source: &dyn Source) -> Recognised {
     if !found.calls.is_empty() {
         return Recognised { reason: None, ..found };
     }
+    if found.beyond {
+        return found;
+    }
     run(source, &mut |_| ControlFlow::Break(()), |source, _| {
         let mut head = [0; 512];
         let len = read_up_to(source, 0, &mut head)?;
@@ -147,7 +150,7 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     // Of several archives, readers of arrays see the last one.
     if torch::prefix(source, last)?.is_some() {
         if archives.first().is_some_and(zip::Directory::is_behind_another) {
-            return malformed(format!("more than {} checkpoints in one file", zip::ARCHIVES_MAX));
+            return too_much(format!("more than {} checkpoints in one file", zip::ARCHIVES_MAX));
         }
         torch::recognise(source, &archives, out)?;
     } else if let Some(weights) = keras::weights(source, last)? {
@@ -174,8 +177,9 @@ fn run(
     match result {
         Ok(()) => {}
         Err(Fault::Stopped) => found.stopped = true,
-        Err(Fault::Malformed(why) | Fault::Short(why)) => {
-            found.reason = Some(why.into_owned());
+        Err(fault @ (Fault::Malformed(_) | Fault::Short(_) | Fault::TooMuch(_))) => {
+            found.beyond = matches!(fault, Fault::TooMuch(_));
+            found.reason = fault.why();
             // A recogniser sets the format when it is sure; what then fails is damage behind good tensors.
             if found.tensors == 0 && !matches!(found.format, Format::TfRecord | Format::Hdf5) {
                 found.format = Format::Opaque;

@@ -8,7 +8,7 @@ use std::io::{self, BufReader, Read};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::de::IoRead;
 
-use crate::fault::{Fault, Result, malformed, short};
+use crate::fault::{Fault, Result, malformed, short, too_much};
 use crate::found::Out;
 use crate::limits::excerpt;
 use crate::safetensors::Strings;
@@ -32,7 +32,7 @@ type Each<'a> = dyn FnMut(&str, &str) -> Result<()> + 'a;
 pub(crate) fn read_with(source: &dyn Source, out: &mut Out<'_, '_>, each: &mut Each<'_>) -> Result<()> {
     let size = source.size()?;
     if size > JSON_MAX {
-        return malformed(format!("JSON of {size} bytes"));
+        return too_much(format!("JSON of {size} bytes"));
     }
     let (mut shards, mut refused) = (BTreeMap::new(), None);
     let mut json = json(source, size);
@@ -184,6 +184,10 @@ impl<'de> Visitor<'de> for Shards<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some((tensor, name)) = map.next_entry::<String, String>()? {
+            if name.len() > PATH_MAX {
+                *self.2 = Some(Fault::TooMuch(format!("a part with a path of {} bytes", name.len()).into()));
+                return Err(de::Error::custom("refused"));
+            }
             if !is_below(&name) {
                 return Err(de::Error::custom("a part that cannot be the name of a file"));
             }
@@ -193,7 +197,8 @@ impl<'de> Visitor<'de> for Shards<'_, '_> {
             }
             *self.0.entry(name).or_default() += 1;
             if self.0.len() > SHARDS_MAX {
-                return Err(de::Error::custom("more parts than can be"));
+                *self.2 = Some(Fault::TooMuch(format!("an index of more than {SHARDS_MAX} parts").into()));
+                return Err(de::Error::custom("refused"));
             }
         }
         Ok(())
@@ -261,6 +266,11 @@ mod tests {
         assert!(!names("[]").unwrap_err().1 && !names("{} {}").unwrap_err().1);
         assert!(names(&format!("{{\"x\":{}", "[".repeat(100_000))).is_err());
         let many: Vec<String> = (0..5000).map(|n| format!("\"{n}\":\"{n}\"")).collect();
-        assert!(names(&format!("{{\"weight_map\":{{{}}}}}", many.join(","))).unwrap_err().0.contains("more parts"));
+        assert!(
+            names(&format!("{{\"weight_map\":{{{}}}}}", many.join(",")))
+                .unwrap_err()
+                .0
+                .contains("more than 4096 parts")
+        );
     }
 }

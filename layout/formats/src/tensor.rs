@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, too_much};
 use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 
 /// The most bytes that a tensor has with it, and the longest description of a type.
@@ -307,7 +307,7 @@ impl Tensor {
 /// first it has its name, so that it keeps it when more is appended.
 pub(crate) fn numbered(name: &[u8], part: usize) -> Result<Vec<u8>> {
     let name = [name, format!("[{part}]").as_bytes()].concat();
-    if name.len() > NAME_MAX { malformed("a name that is too long") } else { Ok(name) }
+    if name.len() > NAME_MAX { too_much("a name that is too long") } else { Ok(name) }
 }
 
 /// Bytes of `elements` whose bits are packed; none unless they fill their bytes.

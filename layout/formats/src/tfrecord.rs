@@ -61,7 +61,8 @@ pub(crate) fn recognise(source: &dyn Source, from: u64, limit: u64, out: &mut Ou
         }
         let payload = Range { start: payload, end: payload + len };
         match frame(&mut cursor, payload, out) {
-            Ok(()) => {}
+            // What is too much to be looked at is left out.
+            Ok(()) | Err(Fault::TooMuch(_)) => {}
             Err(Fault::Malformed(why) | Fault::Short(why)) => {
                 out.found.bad_frames += 1;
                 out.found.reason.get_or_insert_with(|| format!("the frame at {at}: {why}"));
@@ -82,7 +83,7 @@ fn frame(cursor: &mut Cursor<'_>, payload: Range, out: &mut Out<'_, '_>) -> Resu
     // Other payloads than events are the reader's own business.
     let event = match event::open(cursor, payload) {
         Ok(Some(event)) => event,
-        Ok(None) | Err(Fault::Malformed(_) | Fault::Short(_)) => return Ok(()),
+        Ok(None) | Err(Fault::Malformed(_) | Fault::Short(_) | Fault::TooMuch(_)) => return Ok(()),
         Err(fault) => return Err(fault),
     };
     cursor.seek(payload.end);

@@ -3,7 +3,7 @@
 
 use crate::cursor::Cursor;
 use crate::dtype::Dtype;
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{TENSORS_MAX, excerpt};
@@ -123,7 +123,7 @@ fn checkpoints(
             if part > 0 {
                 numbered(&tensor.name, part)?;
             }
-            if count > TENSORS_MAX { malformed(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
+            if count > TENSORS_MAX { too_much(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
         })?;
         for call in &checkpoint.pickle.calls {
             if calls.len() < CALLS_MAX && !calls.contains(call) {
@@ -190,7 +190,7 @@ fn legacy(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let (mut count, mut places) = (0, 0);
     checkpoint.tensors(&mut places, &mut |_| {
         count += 1;
-        if count > TENSORS_MAX { malformed(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
+        if count > TENSORS_MAX { too_much(format!("more than {TENSORS_MAX} tensors")) } else { Ok(()) }
     })?;
     out.found.calls.clone_from(&checkpoint.pickle.calls);
     if count == 0 && !out.found.calls.is_empty() {
@@ -210,7 +210,7 @@ fn legacy(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
 fn legacy_storages(cursor: &mut Cursor<'_>, pickle: &Pickle) -> Result<Members> {
     let number = pickle.storages().count();
     if number > STORAGES_MAX {
-        return malformed(format!("a pickle of {number} storages"));
+        return too_much(format!("a pickle of {number} storages"));
     }
     let hasher = RandomState::new();
     // Hash of the key, elements, bytes of each; later as in `Members`. A storage is named by each tensor in it.
@@ -285,7 +285,7 @@ impl Checkpoint {
         members.list.sort_unstable();
         let Some((header, len)) = program else { return malformed("a torch checkpoint that is compressed") };
         if len > PICKLE_MAX {
-            return malformed(format!("a pickle of {len} bytes"));
+            return too_much(format!("a pickle of {len} bytes"));
         }
         let big_endian = match order {
             Some((header, len)) => is_big(source, directory.data(source, header, len)?, len)?,

@@ -7,7 +7,7 @@
 
 use crate::claims::Claims;
 use crate::cursor::Cursor;
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::limits::push;
 use crate::source::{Source, read_exact, read_up_to};
 
@@ -23,6 +23,8 @@ const COMMENT_MAX: u64 = 65_535;
 const ZIP64_EXTRA: u16 = 1;
 /// The most members of an archive that is recognised.
 pub(crate) const MEMBERS_MAX: u64 = 1 << 17;
+/// What each takes in the directory at least.
+const MEMBER_MIN: u64 = 46;
 
 /// The most archives of a file of several.
 pub(crate) const ARCHIVES_MAX: usize = 1 << 17;
@@ -175,8 +177,11 @@ impl Directory {
         if start > 0 && (read_up_to(source, start, &mut magic)? != 4 || magic != LOCAL_MAGIC) {
             return malformed("a zip with its directory in the wrong place");
         }
+        if members.checked_mul(MEMBER_MIN).is_none_or(|least| least > len) {
+            return malformed("a zip with a damaged directory");
+        }
         if members > MEMBERS_MAX {
-            return malformed(format!("a zip of {members} members"));
+            return too_much(format!("a zip of {members} members"));
         }
         Ok(Directory { start, offset: start + offset, end: behind, closed, members })
     }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tensorfs_formats::ocdbt::{self, Asked, Entry, Told, Tree};
+use tensorfs_formats::ocdbt::{self, Asked, Entry, Told, Tree, Wrong};
 use tensorfs_formats::{Array, Metadata, What};
 use tensorfs_fs::Inspector;
 
@@ -103,7 +103,7 @@ impl Database {
         reading.manifest(inside);
         while let Some(step) = reading.tree.step() {
             reading.node(&step);
-            if wish.bound.is_passed() {
+            if wish.bound.is_passed() || reading.found.unknown.is_some() {
                 break;
             }
         }
@@ -155,6 +155,17 @@ impl Reading<'_> {
                 ControlFlow::Break(())
             }
         });
+        let told = |why: String| format!("{name}: {why}");
+        match (&found.error, &wrong) {
+            // That no reader gets through it says nothing of what is there.
+            (Some(error), _) if error.raw_os_error().is_none() => return self.unknown(told(reason(error))),
+            (None, Some(Wrong::TooMuch(why))) => return self.unknown(told(why.clone())),
+            _ => {}
+        }
+        if found.beyond {
+            return self.unknown(told(found.reason.unwrap_or_default()));
+        }
+        let wrong = wrong.map(|(Wrong::Damage(why) | Wrong::TooMuch(why))| why);
         let why = found.error.as_ref().map(reason).or(found.reason).or(wrong);
         if let Some(why) = why {
             self.is_partial |= step.is_none_or(is_of_tree);
@@ -185,7 +196,7 @@ impl Reading<'_> {
 
     fn end(mut self) -> Database {
         let sizes = self.check_files();
-        self.found.unknown = self.tree.unknown().map(str::to_owned);
+        self.found.unknown = self.found.unknown.take().or(self.tree.unknown().map(str::to_owned));
         self.is_partial |= self.found.unknown.is_some() || self.wish.bound.is_passed();
         let mut arrays: HashMap<String, (Array, Vec<Value>)> = HashMap::new();
         for (key, metadata, what) in std::mem::take(&mut self.named) {
@@ -262,6 +273,12 @@ impl Reading<'_> {
         let file = Rc::new(file);
         self.open = Some((path.clone(), file.clone()));
         Ok(file)
+    }
+
+    /// Not all of it is looked into.
+    fn unknown(&mut self, why: String) {
+        self.is_partial = true;
+        self.found.unknown.get_or_insert(why);
     }
 
     fn fault(&mut self, why: String) {

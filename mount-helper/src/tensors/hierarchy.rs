@@ -220,6 +220,9 @@ impl Hierarchies {
             match (&found.error, found.reason) {
                 (Some(error), _) => seen.push(Seen::Trouble(Failure::at(place.path(), failure::reason(error)))),
                 (None, Some(_)) if is_any => {}
+                (None, Some(why)) if found.beyond => {
+                    seen.push(Seen::Odd(Failure::at(place.path(), format!("not looked into: {why}"))));
+                }
                 (None, Some(why)) => {
                     let what = format!("metadata of {} that cannot be read: {why}", metadata.format());
                     seen.push(Seen::Trouble(Failure::at(place.path(), what)));

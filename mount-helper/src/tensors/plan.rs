@@ -125,7 +125,8 @@ impl Plan {
             return Err(Failure::at(place.path(), failure::reason(error)));
         }
         if let Some(why) = found.reason {
-            return Err(Failure::at(place.path(), format!("the plan of a checkpoint that cannot be read: {why}")));
+            let what = if found.beyond { "not looked into" } else { "the plan of a checkpoint that cannot be read" };
+            return Err(Failure::at(place.path(), format!("{what}: {why}")));
         }
         if reading.names.is_empty() {
             return Ok(None);

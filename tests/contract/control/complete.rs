@@ -17,6 +17,7 @@ on_mounts!(
     a_part_that_is_a_link_is_none_for_whatever_looks_at_it,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
     a_plan_below_a_checkpoint_is_part_of_it,
+    what_is_more_than_is_looked_at_is_not_called_incomplete,
     what_its_library_loads_is_not_incomplete,
     a_checkpoint_of_orbax_is_complete_when_it_has_its_name,
     a_directory_of_lightnings_is_complete_with_what_it_writes_last,
@@ -266,6 +267,43 @@ fn a_plan_below_a_checkpoint_is_part_of_it(setup: Setup) {
     fs::create_dir_all(checkpoint.join("1/checkpoint-3")).unwrap();
     fs::write(checkpoint.join("1/checkpoint-3/.metadata"), "none").unwrap();
     assert_eq!(is_whole(), "complete");
+}
+
+/// Proves T13.
+fn what_is_more_than_is_looked_at_is_not_called_incomplete(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let dir = mount.at("model");
+    let said = || attribute(&dir, "complete").as_deref().map(str::to_owned).map_err(|errno| *errno);
+    let index = "model.safetensors.index.json";
+    let many: Vec<String> = (0..4097).map(|n| format!("\"{n}\":\"{n}.safetensors\"")).collect();
+    let many = format!("{{\"weight_map\":{{{}}}}}", many.join(","));
+    let far = format!("{{\"weight_map\":{{\"a\":\"{}x\"}}}}", "x/".repeat(600));
+    let one = "{\"weight_map\":{\"a\":\"1.safetensors\"}}";
+    let header = format!("{{\"a\":{{\"dtype\":\"U8\",\"shape\":[{}1],\"data_offsets\":[0,1]}}}}", "1,".repeat(64));
+    let part = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), b"x"].concat();
+    for (files, expected) in [
+        (&[(index, one.as_bytes()), ("1.safetensors", &weights())][..], Ok("complete")),
+        (&[(index, many.as_bytes())], Err(Errno::EIO)),
+        (&[(index, far.as_bytes())], Err(Errno::EIO)),
+        // More dimensions than are looked at; nobody else is asked for them.
+        (&[(index, one.as_bytes()), ("1.safetensors", &part)], Err(Errno::EIO)),
+        (&[(index, one.as_bytes()), ("1.safetensors", b"no tensors at all")], Ok("incomplete")),
+        (&[(index, one.as_bytes()), ("1.safetensors", &weights()), ("x.safetensors", &part)], Ok("complete")),
+    ] {
+        fs::create_dir(&dir).unwrap();
+        files.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
+        let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+        assert_eq!(said(), expected.map(str::to_owned), "{names:?}");
+        // Sealed it is no other.
+        for (name, _) in files {
+            mount.tensorfs_ok(["seal", dir.join(name).to_str().unwrap()]);
+        }
+        assert_eq!(said(), expected.map(str::to_owned), "{names:?}, sealed");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
 
 /// Proves T13.

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 
 use serde::de::DeserializeSeed;
 
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::found::Out;
 use crate::shards::{json as json_of, judge};
 use crate::source::Source;
@@ -49,13 +49,13 @@ pub(crate) fn read(
 ) -> Result<()> {
     let size = source.size()?;
     if size > METADATA_MAX {
-        return malformed(format!("metadata of {size} bytes"));
+        return too_much(format!("metadata of {size} bytes"));
     }
     let mut count = 0;
     let mut give = |node: Node| {
         count += 1;
         if count > NODES_MAX {
-            return malformed(format!("more than {NODES_MAX} arrays and groups"));
+            return too_much(format!("more than {NODES_MAX} arrays and groups"));
         }
         if let Some(fault) = node.fault() {
             return malformed(fault);

@@ -7,7 +7,7 @@
 mod schema;
 pub(crate) mod stream;
 
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::flatbuffer::Table;
 use crate::format::Format;
 use crate::found::Out;
@@ -38,7 +38,7 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
     let schema = schema::read(schema, version)?;
     let blocks = footer.bytes(3, BLOCK)?;
     if (blocks.len() / BLOCK).saturating_mul(schema.columns.len()) > TENSORS_MAX {
-        return malformed(format!("an Arrow file of more than {TENSORS_MAX} columns in batches"));
+        return too_much(format!("an Arrow file of more than {TENSORS_MAX} columns in batches"));
     }
     out.found.format = Format::Arrow;
     let mut end = MAGIC.len() as u64;
@@ -73,8 +73,12 @@ fn footer(source: &dyn Source, size: u64, out: &mut Out<'_, '_>) -> Result<Vec<u
         return malformed("an Arrow file that does not end as one");
     }
     let len = u64::from(u32::from_le_bytes([last[0], last[1], last[2], last[3]]));
-    if len > FOOTER_MAX || len > size - (MAGIC.len() + last.len()) as u64 {
-        return malformed(format!("an Arrow file with a footer of {len} bytes"));
+    let what = || format!("an Arrow file with a footer of {len} bytes");
+    if len > size - (MAGIC.len() + last.len()) as u64 {
+        return malformed(what());
+    }
+    if len > FOOTER_MAX {
+        return too_much(what());
     }
     let mut footer = vec![0; len as usize];
     read_exact(source, size - last.len() as u64 - len, &mut footer)?;
@@ -112,8 +116,12 @@ fn pairs(bytes: &[u8]) -> impl Iterator<Item = (i64, i64)> {
 }
 
 fn batch(source: &dyn Source, schema: &Schema, block: &Block, number: usize, out: &mut Out<'_, '_>) -> Result<()> {
-    if block.head > BATCH_MAX || block.head < 8 {
-        return malformed(format!("a batch that takes {} bytes to describe", block.head));
+    let what = || format!("a batch that takes {} bytes to describe", block.head);
+    if block.head < 8 {
+        return malformed(what());
+    }
+    if block.head > BATCH_MAX {
+        return too_much(what());
     }
     let mut bytes = vec![0; block.head as usize];
     read_exact(source, block.at, &mut bytes)?;

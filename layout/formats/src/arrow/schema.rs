@@ -3,7 +3,7 @@
 //! <https://github.com/apache/arrow/blob/main/format/Schema.fbs>
 
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::flatbuffer::Table;
 use crate::limits::{DIMENSIONS_MAX, push};
 
@@ -63,11 +63,11 @@ pub(crate) fn read(table: Table<'_>, version: i16) -> Result<Schema> {
         let field = field?;
         let name = field.bytes(0, 1)?;
         if name.len() > NAME_MAX {
-            return malformed(format!("a column with a name longer than {NAME_MAX} bytes"));
+            return too_much(format!("a column with a name longer than {NAME_MAX} bytes"));
         }
         names += name.len();
         if names > NAMES_MAX {
-            return malformed(format!("columns with names of more than {NAMES_MAX} bytes"));
+            return too_much(format!("columns with names of more than {NAMES_MAX} bytes"));
         }
         let mut column =
             Column { name: name.to_vec(), of: Element::plain(Dtype::U8), nodes: 0, buffers: 0, variadic: 0 };
@@ -81,7 +81,7 @@ pub(crate) fn read(table: Table<'_>, version: i16) -> Result<Schema> {
 fn element(field: Table<'_>, column: &mut Column, version: i16, fields: &mut usize, depth: usize) -> Result<Element> {
     *fields += 1;
     if *fields > FIELDS_MAX || depth > DEPTH_MAX {
-        return malformed("too many columns, or columns nested too deep");
+        return too_much("too many columns, or columns nested too deep");
     }
     column.nodes += 1;
     if let Some(dictionary) = field.table(4)? {
@@ -108,7 +108,7 @@ fn element(field: Table<'_>, column: &mut Column, version: i16, fields: &mut usi
     };
     inner.dimensions.insert(0, size);
     if inner.dimensions.len() >= DIMENSIONS_MAX {
-        return malformed("a column of too many dimensions");
+        return too_much("a column of too many dimensions");
     }
     Ok(inner)
 }

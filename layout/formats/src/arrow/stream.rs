@@ -5,7 +5,7 @@
 
 use super::schema::{self, Schema};
 use super::{FOOTER_MAX, RECORD_BATCH, columns};
-use crate::fault::{Fault, Result, malformed, short};
+use crate::fault::{Fault, Result, malformed, short, too_much};
 use crate::flatbuffer::Table;
 use crate::format::Format;
 use crate::found::Out;
@@ -49,7 +49,7 @@ fn next(source: &dyn Source, at: u64) -> Result<Next> {
         _ if len < prefix.len() && MARK.starts_with(&mark[..len.min(mark.len())]) => Next::Cut,
         _ if mark != MARK => Next::Other,
         0 => Next::End(PREFIX),
-        len @ 1..=MESSAGE_MAX => Next::Message(len),
+        len if i32::try_from(len).is_ok() => Next::Message(len),
         _ => Next::Other,
     })
 }
@@ -61,7 +61,7 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
         // Those without columns give nothing, so that nobody else counts them.
         messages += 1;
         if messages > TENSORS_MAX {
-            return short(format!("an Arrow stream of more than {TENSORS_MAX} messages"));
+            return too_much(format!("an Arrow stream of more than {TENSORS_MAX} messages"));
         }
         let len = match (next(source, at)?, &schema) {
             (Next::Message(len), _) => len,
@@ -78,6 +78,9 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
         if end > size {
             return if schema.is_some() { cut(out) } else { behind(at, size, out) };
         }
+        if len > MESSAGE_MAX {
+            return too_much(format!("an Arrow stream with a message that says {len} bytes of itself"));
+        }
         let mut bytes = vec![0; len as usize];
         read_exact(source, at + PREFIX, &mut bytes)?;
         at = match &schema {
@@ -91,6 +94,7 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
                     out.found.format = Format::Arrow;
                     end
                 }
+                Err(Fault::TooMuch(what)) => return too_much(what),
                 Err(_) => return behind(at, size, out),
             },
         };
@@ -117,7 +121,7 @@ fn message(bytes: &[u8], schema: &Schema, body: u64, size: u64, out: &mut Out<'_
         (DICTIONARY, Some(_)) => {}
         (RECORD_BATCH, Some(batch)) => {
             if out.found.tensors as usize + schema.columns.len() > TENSORS_MAX {
-                return short(format!("an Arrow stream of more than {TENSORS_MAX} columns in batches"));
+                return too_much(format!("an Arrow stream of more than {TENSORS_MAX} columns in batches"));
             }
             columns(batch, schema, (body, len), out.found.frames as usize, out)?;
             out.found.frames += 1;

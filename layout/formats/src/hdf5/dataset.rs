@@ -3,7 +3,7 @@
 //! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>, IV.A.2
 
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::hdf5::datatype::{self, Type};
 use crate::hdf5::file::File;
 use crate::hdf5::header::{Message, kind, messages};
@@ -38,7 +38,7 @@ pub(crate) fn read(file: &mut File<'_>, object: &Object<'_>, name: &[u8], size: 
     };
     shape.extend(&of.dimensions);
     if shape.len() > DIMENSIONS_MAX {
-        return malformed(format!("more than {DIMENSIONS_MAX} dimensions"));
+        return too_much(format!("more than {DIMENSIONS_MAX} dimensions"));
     }
     let Some(len) = elements(&shape).and_then(|count| count.checked_mul(of.size)) else {
         return malformed("more elements than there can be");

@@ -3,7 +3,7 @@
 //! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>, IV.A.2.d
 
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::hdf5::file::File;
 use crate::limits::DIMENSIONS_MAX;
 
@@ -47,7 +47,7 @@ impl Type {
 /// Reads the type that is described here.
 pub(crate) fn read(file: &mut File<'_>, depth: usize) -> Result<Type> {
     if depth > DEPTH_MAX {
-        return malformed("types nested too deep");
+        return too_much("types nested too deep");
     }
     let head = file.u8()?;
     let (version, class) = (head >> 4, head & 15);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::cursor::Cursor;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::hdf5::superblock::{Superblock, number};
 
 /// The most parts of a file (headers, blocks, nodes, heaps) that are looked at.
@@ -80,7 +80,7 @@ impl<'s> File<'s> {
     /// True if nobody has come there before. To be asked once for each part.
     pub fn is_new(&mut self, at: u64) -> Result<bool> {
         if self.seen.len() >= PARTS_MAX {
-            return malformed(format!("more than {PARTS_MAX} objects, nodes and heaps"));
+            return too_much(format!("more than {PARTS_MAX} objects, nodes and heaps"));
         }
         Ok(self.seen.insert(at))
     }

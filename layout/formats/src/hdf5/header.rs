@@ -2,7 +2,7 @@
 //!
 //! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>, IV.A
 
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::hdf5::file::File;
 use crate::limits::push;
 
@@ -66,7 +66,7 @@ pub(crate) fn messages(file: &mut File<'_>, at: u64) -> Result<(Vec<Message>, u6
         while let Some(message) = message(file, version, end)? {
             count += 1;
             if count > MESSAGES_MAX {
-                return malformed(format!("more than {MESSAGES_MAX} messages of an object"));
+                return too_much(format!("more than {MESSAGES_MAX} messages of an object"));
             }
             if message.kind == kind::CONTINUATION {
                 file.seek(message.at);

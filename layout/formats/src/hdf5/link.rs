@@ -2,7 +2,7 @@
 //!
 //! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>, IV.A.2.g
 
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, malformed, too_much};
 use crate::hdf5::file::File;
 use crate::limits::{NAME_MAX, push};
 
@@ -44,7 +44,7 @@ impl Links {
         }
         self.taken += Link::taken(name);
         if self.taken > LINKS_MAX {
-            return malformed(format!("links that take more than {LINKS_MAX} bytes"));
+            return too_much(format!("links that take more than {LINKS_MAX} bytes"));
         }
         push(&mut self.all, Link { name: name.into(), at });
         Ok(())

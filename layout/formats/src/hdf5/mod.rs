@@ -15,7 +15,7 @@ mod link;
 mod superblock;
 
 use crate::cursor::Cursor;
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::format::Format;
 use crate::found::Out;
 use crate::limits::{NAME_MAX, excerpt};
@@ -93,7 +93,7 @@ impl Walk<'_, '_> {
     /// What is wrong there is told, and does not end the walk.
     fn visit(&mut self, at: u64, out: &mut Out<'_, '_>) -> Result<()> {
         match self.object(at, out) {
-            Err(Fault::Malformed(why) | Fault::Short(why)) if !self.pages.is_spent() => {
+            Err(Fault::Malformed(why) | Fault::Short(why) | Fault::TooMuch(why)) if !self.pages.is_spent() => {
                 self.lacking.add(&self.name, &why);
                 Ok(())
             }
@@ -104,7 +104,7 @@ impl Walk<'_, '_> {
     /// What is there: a data set, or a group to be gone through next.
     fn object(&mut self, at: u64, out: &mut Out<'_, '_>) -> Result<()> {
         if self.name.len() > NAME_MAX {
-            return malformed("a name that is too long");
+            return too_much("a name that is too long");
         }
         let (messages, len) = header::messages(&mut self.file, at)?;
         let object = Object { messages: &messages, at, len };
@@ -116,7 +116,7 @@ impl Walk<'_, '_> {
         let taken = links.taken();
         links.all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         if self.groups.len() >= DEPTH_MAX {
-            return malformed("groups nested too deep");
+            return too_much("groups nested too deep");
         }
         if !links.all.is_empty() {
             if !self.name.is_empty() {

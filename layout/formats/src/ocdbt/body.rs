@@ -7,7 +7,7 @@ use std::rc::Rc;
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-use crate::fault::{Fault, Result, malformed, short};
+use crate::fault::{Fault, Result, malformed, short, too_much};
 use crate::source::{Part, Source, read_exact};
 
 use super::columns::Columns;
@@ -27,6 +27,7 @@ const WINDOW_MAX: u64 = 8 << 20;
 /// So much may come of one that is compressed, and so much more for each byte of it.
 const INFLATED: u64 = 16 << 20;
 const INFLATED_FOR_EACH: u64 = 256;
+const INFLATED_MAX: u64 = 1 << 30;
 
 /// One that has its checksum.
 pub(super) enum Body<'s> {
@@ -63,7 +64,7 @@ impl<'s> Body<'s> {
             return malformed(format!("{what} that is not as long as it says"));
         }
         if len > LEN_MAX {
-            return malformed(format!("{what} of {len} bytes"));
+            return too_much(format!("{what} of {len} bytes"));
         }
         let end = at + len - CHECKSUM;
         if crc_of(source, at, end)? != checksum(source, end)? {
@@ -82,13 +83,14 @@ impl<'s> Body<'s> {
         let bytes = Noting { part: Part { source, at: from, end }, failed: failed.clone() };
         let bytes = io::BufReader::with_capacity(PIECE, bytes);
         match compression {
-            0 => Ok(Body::Known(Columns::new(Box::new(bytes), end - from, failed))),
+            // It ends where its bytes do.
+            0 => Ok(Body::Known(Columns::new(Box::new(bytes), u64::MAX, failed))),
             1 => {
                 let mut decoder = FrameDecoder::new();
                 decoder.set_max_window_size(WINDOW_MAX);
                 match StreamingDecoder::new_with_decoder(bytes, decoder) {
                     Ok(bytes) => {
-                        let most = INFLATED + (end - from) * INFLATED_FOR_EACH;
+                        let most = (INFLATED + (end - from) * INFLATED_FOR_EACH).min(INFLATED_MAX);
                         let bytes = io::BufReader::with_capacity(PIECE, bytes);
                         Ok(Body::Known(Columns::new(Box::new(bytes), most, failed)))
                     }

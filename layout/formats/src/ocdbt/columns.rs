@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::limits::push;
 
 use super::told::{At, FILES_MAX, Give, LENGTH_MAX, Told};
@@ -29,7 +29,7 @@ impl<'s> Columns<'s> {
 
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         let Some(left) = self.left.checked_sub(buffer.len() as u64) else {
-            return malformed("it ends too early, or is too long");
+            return too_much("a node that inflates to more than is looked at");
         };
         self.left = left;
         self.bytes.read_exact(buffer).map_err(|error| match error.kind() {
@@ -78,6 +78,15 @@ impl<'s> Columns<'s> {
             }
         }
         malformed("a number of more than 64 bits")
+    }
+
+    /// A number of things, of which no more than that are looked at.
+    pub fn few(&mut self, most: usize, what: &str) -> Result<usize> {
+        let count = self.number()?;
+        match usize::try_from(count) {
+            Ok(count) if count <= most => Ok(count),
+            _ => too_much(format!("{count} {what}")),
+        }
     }
 
     /// A number of things, of which there are no more than that.
@@ -132,7 +141,7 @@ impl<'s> Columns<'s> {
 
     /// The table of data files: gives each, and says how many there are.
     pub fn table(&mut self, give: &mut Give<'_>) -> Result<u32> {
-        let count = self.count(FILES_MAX, "data files")?;
+        let count = self.few(FILES_MAX, "data files")?;
         let prefixes = self.prefixes(count)?;
         let suffixes = self.lengths(count)?;
         let bases = self.lengths(count)?;
@@ -174,7 +183,7 @@ impl<'s> Columns<'s> {
             (before, all, own) = (len, all + len, own + usize::from(*suffix));
         }
         if all > KEYS_MAX || own > OWN_MAX {
-            return malformed(format!("keys of {all} bytes in one node"));
+            return too_much(format!("keys of {all} bytes in one node"));
         }
         Ok(Keys { prefixes, suffixes, commons, own: self.bytes(own)?, key: Vec::new(), at: 0, from: 0 })
     }

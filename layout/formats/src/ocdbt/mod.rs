@@ -18,14 +18,14 @@ mod tree;
 use std::ops::ControlFlow;
 
 use crate::arrays::{self, Node, What};
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, too_much};
 use crate::format::Format;
 use crate::found::{Out, Recognised};
 use crate::source::{Source, Window};
 
 use body::Body;
 pub use told::{Asked, At, Tail, Told, Value};
-pub use tree::{Entry, Place, Step, Tree};
+pub use tree::{Entry, Place, Step, Tree, Wrong};
 
 /// What a manifest begins with, and nodes of its two trees.
 const MANIFEST: [u8; 4] = [0x0c, 0xdb, 0x3a, 0x2a];
@@ -68,7 +68,7 @@ pub(crate) fn read(
         Asked::Array { at, len, metadata } => {
             let size = source.size()?;
             match at.checked_add(len) {
-                _ if len > METADATA_MAX => malformed(format!("metadata of {len} bytes")),
+                _ if len > METADATA_MAX => too_much(format!("metadata of {len} bytes")),
                 Some(end) if end <= size => {
                     let window = Window { source, at, len };
                     give(Told::Array(what_is_said(&window, metadata).unwrap_or_else(What::Unknown)))
@@ -98,7 +98,7 @@ fn what_is_said(source: &dyn Source, metadata: arrays::Metadata) -> Result<What,
     });
     match read {
         Ok(()) | Err(Fault::Stopped) => Ok(own.unwrap_or(What::Group)),
-        Err(Fault::Malformed(why) | Fault::Short(why)) => Err(why.into_owned()),
         Err(Fault::Io(error)) => Err(error.to_string()),
+        Err(fault) => Err(fault.why().unwrap_or_default()),
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn read(
         return malformed("a node of another height than it should be");
     }
     let files = columns.table(give)?;
-    let count = columns.count(ENTRIES_MAX, "entries of one node")?;
+    let count = columns.few(ENTRIES_MAX, "entries of one node")?;
     if count == 0 {
         return malformed("a node without entries");
     }

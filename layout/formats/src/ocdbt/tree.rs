@@ -12,6 +12,8 @@ use super::told::{Asked, At, LENGTH_MAX, Tail, Told, Value, metadata_of};
 const NODES_MAX: usize = 1 << 14;
 const KEYS_MAX: usize = 1 << 20;
 const KEYS_BYTES_MAX: usize = 64 << 20;
+/// Bytes of nodes, each counted as often.
+const NODES_BYTES_MAX: u64 = 1 << 30;
 /// Data files, and bytes of their paths: of those that a node names, and of all that have something of the tree.
 const FILES_MAX: usize = 1 << 16;
 const FILES_BYTES_MAX: usize = 8 << 20;
@@ -60,6 +62,21 @@ pub struct Entry {
     pub metadata: Option<Metadata>,
 }
 
+/// Why a tree is not gone through any further: in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// That cannot be.
+    Damage(String),
+    /// There is more than is looked at, which says nothing of what there is.
+    TooMuch(String),
+}
+
+impl Wrong {
+    fn damage(what: &str) -> Wrong {
+        Wrong::Damage(what.to_owned())
+    }
+}
+
 /// One that is gone through.
 #[derive(Default)]
 pub struct Tree {
@@ -87,6 +104,8 @@ pub struct Tree {
 #[derive(Default)]
 struct Taken {
     nodes: usize,
+    /// Bytes of those, and of those that are to be read.
+    nodes_bytes: u64,
     keys: usize,
     /// Bytes of those.
     keys_bytes: usize,
@@ -127,8 +146,8 @@ impl Tree {
     /// Takes what is told of the manifest (`at` None), or of a place that was to be read next. A key is handed back.
     ///
     /// # Errors
-    /// What cannot be, or is more than is looked at, in words.
-    pub fn take(&mut self, at: Option<&Step>, told: Told) -> Result<Option<Entry>, String> {
+    /// What cannot be, or is more than is looked at.
+    pub fn take(&mut self, at: Option<&Step>, told: Told) -> Result<Option<Entry>, Wrong> {
         match told {
             Told::Unknown(why) => drop(self.unknown.get_or_insert(why)),
             Told::Numbered => self.is_numbered = true,
@@ -146,22 +165,24 @@ impl Tree {
                 match is_less {
                     true if self.with_versions => self.push(place, base, b"", height, true)?,
                     true => {}
-                    false => return Err("a node of versions that is not below the one that leads to it".to_owned()),
+                    false => {
+                        return Err(Wrong::damage("a node of versions that is not below the one that leads to it"));
+                    }
                 }
             }
             Told::Child { key, at: child } => {
-                let Some(step) = at.filter(|at| at.height > 0) else { return Err(NOT_ASKED.to_owned()) };
+                let Some(step) = at.filter(|at| at.height > 0) else { return Err(Wrong::damage(NOT_ASKED)) };
                 let prefix = joined(&step.prefix, &key)?;
                 let height = step.height - 1;
                 let (place, base) = self.place(child)?;
                 self.push(place, base, &prefix, height, false)?;
             }
             Told::Key { key, value } => {
-                let Some(step) = at.filter(|at| at.height == 0) else { return Err(NOT_ASKED.to_owned()) };
+                let Some(step) = at.filter(|at| at.height == 0) else { return Err(Wrong::damage(NOT_ASKED)) };
                 let key = joined(&step.prefix, &key)?;
                 return self.key(key, value).map(Some);
             }
-            Told::Array(_) => return Err(NOT_ASKED.to_owned()),
+            Told::Array(_) => return Err(Wrong::damage(NOT_ASKED)),
         }
         Ok(None)
     }
@@ -191,7 +212,7 @@ impl Tree {
         self.taken.keys
     }
 
-    fn name(&mut self, at: Option<&Step>, path: &[u8], base: u16) -> Result<(), String> {
+    fn name(&mut self, at: Option<&Step>, path: &[u8], base: u16) -> Result<(), Wrong> {
         let before: &[u8] = at.map_or(&[], |at| &at.base);
         let whole = joined(before, path)?;
         let base: Arc<[u8]> = whole[..before.len() + usize::from(base)].into();
@@ -204,16 +225,16 @@ impl Tree {
         self.taken.files_bytes += path.as_ref().map_or(0, |path| path.len()) + base.len();
         self.files.push(Named { path, base });
         if self.files.len() > FILES_MAX || self.taken.files_bytes > FILES_BYTES_MAX {
-            return Err(MANY_FILES.to_owned());
+            return Err(Wrong::TooMuch(MANY_FILES.to_owned()));
         }
         Ok(())
     }
 
     /// A place that a node names, with what paths have in front that are told there.
-    fn place(&mut self, at: At) -> Result<(Place, Arc<[u8]>), String> {
-        let Some(Named { path, base }) = self.files.get(at.file as usize) else { return Err(NOT_ASKED.to_owned()) };
-        let Some(path) = path else { return Err("a data file that is not below the directory".to_owned()) };
-        let end = at.offset.checked_add(at.len).ok_or("a place that cannot be")?;
+    fn place(&mut self, at: At) -> Result<(Place, Arc<[u8]>), Wrong> {
+        let Some(Named { path, base }) = self.files.get(at.file as usize) else { return Err(Wrong::damage(NOT_ASKED)) };
+        let Some(path) = path else { return Err(Wrong::damage("a data file that is not below the directory")) };
+        let end = at.offset.checked_add(at.len).ok_or_else(|| Wrong::damage("a place that cannot be"))?;
         let place = Place { path: path.clone(), offset: at.offset, len: at.len };
         let base = base.clone();
         let needed = self.needed.entry(place.path.clone()).or_insert_with(|| {
@@ -222,12 +243,12 @@ impl Tree {
         });
         *needed = end.max(*needed);
         match self.needed.len() > FILES_MAX || self.taken.needed_bytes > FILES_BYTES_MAX {
-            true => Err(MANY_FILES.to_owned()),
+            true => Err(Wrong::TooMuch(MANY_FILES.to_owned())),
             false => Ok((place, base)),
         }
     }
 
-    fn push(&mut self, place: Place, base: Arc<[u8]>, prefix: &[u8], height: u8, is_old: bool) -> Result<(), String> {
+    fn push(&mut self, place: Place, base: Arc<[u8]>, prefix: &[u8], height: u8, is_old: bool) -> Result<(), Wrong> {
         let (at, len) = (place.offset, place.len);
         let asked = match is_old {
             true => Asked::Versions { at, len, height },
@@ -237,20 +258,24 @@ impl Tree {
         self.taken.left_bytes += weight(&step);
         self.children.push(step);
         if self.taken.nodes + self.left.len() + self.children.len() > NODES_MAX || self.taken.left_bytes > LEFT_MAX {
-            return Err(format!("more than {NODES_MAX} nodes"));
+            return Err(Wrong::TooMuch(format!("more than {NODES_MAX} nodes")));
+        }
+        self.taken.nodes_bytes = self.taken.nodes_bytes.saturating_add(len);
+        if self.taken.nodes_bytes > NODES_BYTES_MAX {
+            return Err(Wrong::TooMuch(format!("nodes of more than {NODES_BYTES_MAX} bytes")));
         }
         Ok(())
     }
 
-    fn key(&mut self, key: Vec<u8>, value: Value) -> Result<Entry, String> {
+    fn key(&mut self, key: Vec<u8>, value: Value) -> Result<Entry, Wrong> {
         self.taken.keys += 1;
         self.taken.keys_bytes += key.len();
         if self.taken.keys > KEYS_MAX || self.taken.keys_bytes > KEYS_BYTES_MAX {
-            return Err(format!("more than {KEYS_MAX} keys, or {KEYS_BYTES_MAX} bytes of them"));
+            return Err(Wrong::TooMuch(format!("more than {KEYS_MAX} keys, or {KEYS_BYTES_MAX} bytes of them")));
         }
         // So none is told twice, however many ways lead to it.
         if self.last.as_ref().is_some_and(|last| *last >= key) {
-            return Err("keys that are not in order".to_owned());
+            return Err(Wrong::damage("keys that are not in order"));
         }
         self.last = Some(key.clone());
         let metadata = metadata_of(&key);
@@ -274,9 +299,9 @@ fn weight(step: &Step) -> usize {
     size_of::<Step>() + step.prefix.len() + step.base.len()
 }
 
-fn joined(before: &[u8], behind: &[u8]) -> Result<Vec<u8>, String> {
+fn joined(before: &[u8], behind: &[u8]) -> Result<Vec<u8>, Wrong> {
     match before.len() + behind.len() {
         len if len <= LENGTH_MAX => Ok([before, behind].concat()),
-        _ => Err("a key or a path that is too long".to_owned()),
+        _ => Err(Wrong::damage("a key or a path that is too long")),
     }
 }

@@ -2,7 +2,7 @@
 //! against a bound.
 
 use crate::dtype::Dtype;
-use crate::fault::{Result, malformed};
+use crate::fault::{Result, too_much};
 use crate::limits::{DIMENSIONS_MAX, push};
 
 /// What the objects may take, in bytes.
@@ -154,7 +154,7 @@ impl Heap {
 
     pub fn charge(&mut self, bytes: usize) -> Result<()> {
         self.taken += bytes;
-        if self.is_full() { malformed("a pickle of too many objects") } else { Ok(()) }
+        if self.is_full() { too_much("a pickle of too many objects") } else { Ok(()) }
     }
 
     pub fn uncharge(&mut self, bytes: usize) {

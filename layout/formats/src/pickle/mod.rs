@@ -16,7 +16,7 @@ use std::io;
 
 use crate::cursor::{Cursor, WINDOW};
 use crate::dtype::Dtype;
-use crate::fault::{Fault, Result, malformed};
+use crate::fault::{Fault, Result, malformed, too_much};
 use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 
 use heap::{Class, Heap, Object, Slice, Value};
@@ -125,7 +125,7 @@ pub(crate) fn texts(cursor: &mut Cursor<'_>, visit: &mut dyn FnMut(&[u8]) -> Res
             opcode @ (b'X' | 0x8c) => {
                 let len = if opcode == b'X' { u64::from(cursor.u32()?) } else { u64::from(cursor.u8()?) };
                 if len > TEXT_MAX {
-                    return malformed("a key that is too long");
+                    return too_much("a key that is too long");
                 }
                 visit(cursor.take(len as usize)?)?;
             }
@@ -181,7 +181,7 @@ impl<'c, 's> Machine<'c, 's> {
 
     fn push(&mut self, value: Value) -> Result<()> {
         if self.stack.len() >= STACK_MAX {
-            return malformed("a pickle with a stack that is too deep");
+            return too_much("a pickle with a stack that is too deep");
         }
         self.stack.push(value);
         Ok(())
@@ -213,7 +213,7 @@ impl<'c, 's> Machine<'c, 's> {
             match self.cursor.u8()? {
                 b'\n' => return Ok(line),
                 byte if line.len() < TEXT_MAX as usize => line.push(byte),
-                _ => return malformed("a pickle with a line that is too long"),
+                _ => return too_much("a pickle with a line that is too long"),
             }
         }
     }
@@ -355,7 +355,7 @@ impl<'c, 's> Machine<'c, 's> {
             b'2' => self.top().and_then(|value| self.push(value)),
             b'(' => {
                 if self.marks.len() >= STACK_MAX {
-                    return malformed("a pickle with too many marks");
+                    return too_much("a pickle with too many marks");
                 }
                 self.marks.push(self.stack.len());
                 Ok(())
@@ -584,7 +584,7 @@ impl<'c, 's> Machine<'c, 's> {
                 _ => return self.call_plain(callable, arguments),
             }
         }
-        malformed("a pickle of calls within calls")
+        too_much("a pickle of calls within calls")
     }
 
     fn call_plain(&mut self, callable: Value, arguments: Value) -> Result<Value> {
@@ -648,8 +648,11 @@ impl<'c, 's> Machine<'c, 's> {
         else {
             return none();
         };
-        if shape.len != strides.len || sizes.len() > DIMENSIONS_MAX {
+        if shape.len != strides.len {
             return none();
+        }
+        if sizes.len() > DIMENSIONS_MAX {
+            return too_much(format!("a tensor of more than {DIMENSIONS_MAX} dimensions"));
         }
         let of_argument = match dtype {
             Some(Value::Global(name)) => heap.bytes(name).strip_prefix(b"torch ").and_then(Dtype::of_torch),
@@ -740,7 +743,7 @@ impl Pickle {
                 *budget = rest;
                 Ok(())
             }
-            None => malformed("pickles of too many objects"),
+            None => too_much("pickles of too many objects"),
         }
     }
 
@@ -773,7 +776,7 @@ impl Pickle {
             *done += 1;
             *places += 1;
             if *places > PLACES_MAX {
-                return malformed("a pickle with too many paths through it");
+                return too_much("a pickle with too many paths through it");
             }
             let view = self.heap.view(item);
             let is_open = matches!(self.heap.get(item), Some(Object::Container { .. } | Object::Tuple(_)));
@@ -786,7 +789,7 @@ impl Pickle {
                 // What holds itself is not opened again inside of itself.
                 _ if levels.iter().any(|(value, ..)| *value == item) => {}
                 _ if levels.len() >= DEPTH_MAX => {
-                    return malformed(format!("a pickle that nests deeper than {DEPTH_MAX}"));
+                    return too_much(format!("a pickle that nests deeper than {DEPTH_MAX}"));
                 }
                 _ => levels.push((item, 0, path.len())),
             }
@@ -813,7 +816,7 @@ impl Pickle {
             Value::Global(_) | Value::Object(_) => path.push(b'?'),
             Value::Dull => {}
         }
-        if path.len() > NAME_MAX { malformed("a path that is too long") } else { Ok(()) }
+        if path.len() > NAME_MAX { too_much("a path that is too long") } else { Ok(()) }
     }
 }
 

@@ -60,7 +60,7 @@ fn events_that_swell() {
     opaque(&event(&field(1, b"").repeat(1_000_000)), "no format");
     opaque(&event(&field(7, b"").repeat(1_000_000)), "no format");
     let shape = field(2, &field(2, &[8, 1]).repeat(1_000_000));
-    opaque(&[&[8, 1][..], &shape, &field(4, &[0; 4])].concat(), "cannot be");
+    opaque(&[&[8, 1][..], &shape, &field(4, &[0; 4])].concat(), "dimensions");
     let shape = field(2, &field(2, b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f").repeat(3));
     opaque(&[&[8, 1][..], &shape, &field(4, &[0; 4])].concat(), "more elements");
 }

@@ -10,7 +10,7 @@ use super::*;
 
 #[path = "../../../../tests/harness/databases.rs"]
 #[allow(dead_code, reason = "not all that it makes is needed here")]
-mod databases;
+pub mod databases;
 
 use databases::{Made, NODE, inflating, leaf_body, varint, wrapped};
 
@@ -53,7 +53,7 @@ fn walk(files: &Files) -> Result<(Vec<Entry>, Tree), String> {
         let bytes = files.get(name).ok_or_else(|| format!("no {name}"))?;
         let (all, found) = told(bytes, step.map_or(Asked::Manifest, |step| step.asked));
         for told in all {
-            entries.extend(walk.take(step, told)?);
+            entries.extend(walk.take(step, told).map_err(|wrong| format!("{wrong:?}"))?);
         }
         found.reason.map_or(Ok(()), Err)
     };
