@@ -22,7 +22,7 @@ use crate::segment::place::QUARANTINE;
 use crate::segment::quarantine::{Quarantine, QuarantineEntry};
 use crate::segment::segments::Segments;
 use crate::segment::tier::Whose;
-use crate::segment::tiers::{self, TierInfo};
+use crate::segment::tiers::{self, HostSpace, TierInfo};
 use crate::tree::paths::Paths;
 use crate::tree::view::{Totals, View};
 
@@ -47,6 +47,8 @@ pub struct Inspection {
     pub scrubbed: Scrubbed,
     /// Its tiers, the pool's own directory first.
     pub tiers: Vec<TierInfo>,
+    /// What the filesystems have that those of them are on which can be used.
+    pub space: HostSpace,
     /// The newest transaction.
     pub transaction: TxId,
     /// What its carrier has noted, if there is something.
@@ -177,6 +179,7 @@ fn look_at(dir: &Path, pool: Arc<Dir>) -> Result<Inspection> {
     let quarantine = Quarantine::of(pool.clone()).with(&segments);
     Ok(Inspection {
         tiers: tiers::describe(&pool, &found.view, &segments),
+        space: HostSpace::of(&segments),
         domain: medium.domain(),
         state: superblock.state,
         usage: usage(&found.view, &found.log, &superblock, quarantine.recount()).without(&unnamed(&found.view)),

@@ -30,5 +30,5 @@ pub use note::{Note, Reason};
 pub use quarantine::{Changes, Quarantine, QuarantineEntry};
 pub use segments::{SYNC_FD_LIMIT, Segments};
 pub use stat::SegmentStat;
-pub use tiers::{TierInfo, TierState};
+pub use tiers::{HostSpace, TierInfo, TierState};
 pub use tracking::DueSegment;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
 use crate::log::tier::{PM, PM_NAME};
@@ -56,6 +57,33 @@ pub struct TierInfo {
     /// If not, why.
     #[serde(default)]
     pub passthrough_reason: Option<String>,
+}
+
+/// What the filesystems have that the tiers of a pool are on, each of them once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostSpace {
+    /// All of it, in bytes.
+    pub total: u64,
+    /// What may still be written.
+    pub available: u64,
+}
+
+impl HostSpace {
+    /// That of the tiers that are there. One whose filesystem does not say adds nothing.
+    pub(crate) fn of(segments: &Segments) -> Self {
+        let (mut sum, mut devices) = (Self::default(), Vec::new());
+        for (tier, directory) in segments.directories() {
+            let device = fstat(directory).map(|found| found.st_dev).ok();
+            if devices.contains(&device) {
+                continue;
+            }
+            devices.push(device);
+            let Some(Ok(host)) = segments.host_space(tier) else { continue };
+            sum.total += host.blocks() * host.fragment_size();
+            sum.available += host.blocks_available() * host.fragment_size();
+        }
+        sum
+    }
 }
 
 /// What there is to know about all tiers, the pool's own directory first.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
-use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
+use serde_json::Value;
 use tensorfs_fs::{Counts, Info, SecondCopy, State};
 use tensorfs_layout::Error;
 use tensorfs_layout::check::{Inspection, inspect, inspect_in_use};
@@ -19,7 +19,7 @@ use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 use tensorfs_layout::pool::Carried;
 
-use crate::mounting::mountinfo::Mount;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::mounting::{apart, busy, foreign, given, sight};
 use crate::show::failure::{At, Failure, reason};
@@ -70,7 +70,10 @@ pub fn gone(mount: &Mount) -> String {
 pub fn of_live(mount: &Mount) -> Result<String, Failure> {
     match mount.user() {
         Some(user) if mount.is_foreign() => as_user(user, mount.mount_point()),
-        _ => of_mount(sight::whole(mount)?.mount_point()),
+        _ => {
+            let whole = sight::whole(mount)?;
+            Ok(seen_from_here(of_mount(whole.mount_point())?, &whole))
+        }
     }
 }
 
@@ -87,6 +90,27 @@ fn of_mount(root: &Path) -> Result<String, Failure> {
     read(&root.join(CONTROL)).at(root)
 }
 
+/// A server knows where it was mounted first. Where that is not so any more, or not here, it is where it was asked.
+fn seen_from_here(said: String, asked: &Mount) -> String {
+    let is_there = |place: &Path| {
+        let table = Table::read().unwrap_or_default();
+        table.top_at(place).is_some_and(|mount| mount.device() == asked.device())
+    };
+    changed(said, |info| match info.get("mountpoint").and_then(Value::as_str) {
+        Some(place) if !is_there(Path::new(place)) => {
+            info.insert("mountpoint".to_owned(), asked.mount_point().to_string_lossy().into());
+            true
+        }
+        _ => false,
+    })
+}
+
+/// What a server says, with something put right; as it is if it is not as it should be, or right.
+fn changed(said: String, change: impl FnOnce(&mut serde_json::Map<String, Value>) -> bool) -> String {
+    let Ok(Value::Object(mut info)) = serde_json::from_str(&said) else { return said };
+    if change(&mut info) { format!("{:#}\n", Value::Object(info)) } else { said }
+}
+
 fn read(control: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(control)?.take(MOST).read_to_string(&mut text)?;
@@ -96,7 +120,7 @@ fn read(control: &Path) -> io::Result<String> {
 /// What a user is told, who serves what is asked about, and need not answer. Whatever his server may be, it is JSON.
 fn as_user(user: u32, target: &Path) -> Result<String, Failure> {
     let asked = ["info".as_ref(), "--json".as_ref(), "--".as_ref(), target.as_os_str()];
-    let said: Result<serde_json::Value, String> = apart::ask_as(user, &asked, apart::PATIENCE);
+    let said: Result<Value, String> = apart::ask_as(user, &asked, apart::PATIENCE);
     let why = |why| Failure::at(target, format!("asked as user {user}, whose server it is: {why}"));
     said.map(|said| format!("{said:#}\n")).map_err(why)
 }
@@ -128,7 +152,8 @@ fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<Strin
     if owner != 0 && geteuid().is_root() {
         return as_user(owner, pool).or_else(|_| detached(pool, pid));
     }
-    match busy::in_time(move || elsewhere(pid, &mountpoint)) {
+    let called = pool.to_owned();
+    match busy::in_time(move || elsewhere(&called, pid, &mountpoint)) {
         Some(Err(error)) if error.kind() == ErrorKind::NotFound => detached(pool, pid),
         Some(said) => said.at(pool),
         None => Err(Failure::at(pool, format!("in use by process {pid}, which does not answer"))),
@@ -152,10 +177,23 @@ fn text(pool: &Path, info: &Info) -> Result<String, Failure> {
     serde_json::to_string_pretty(info).map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
 }
 
-/// What a server in another mount namespace says. The process and the path are as the pool's lock has them, and so as
-/// its owner likes: no link is followed, and what is read is a file of a FUSE filesystem. Whoever looks may wait for
-/// both without end.
-fn elsewhere(pid: u32, mountpoint: &Path) -> io::Result<String> {
+/// What a server says that is mounted in another mount namespace: where it was mounted first, or where it is by now.
+fn elsewhere(pool: &Path, pid: u32, first: &Path) -> io::Result<String> {
+    let table = Table::of(pid).unwrap_or_default();
+    let places = || table.of_pool(pool).filter(|mount| mount.is_whole()).map(Mount::mount_point);
+    let place = if places().any(|place| place == first) { first } else { places().next().unwrap_or(first) };
+    let said = said_at(pid, place)?;
+    Ok(changed(said, |info| {
+        info.insert("mountpoint".to_owned(), place.to_string_lossy().into());
+        info.insert("mount_namespace_of".to_owned(), pid.into());
+        true
+    }))
+}
+
+/// What a server in another mount namespace says at a place there. The process and the path are as the pool's lock has
+/// them, and so as its owner likes: no link is followed, and what is read is a file of a FUSE filesystem. Whoever looks
+/// may wait for both without end.
+fn said_at(pid: u32, mountpoint: &Path) -> io::Result<String> {
     let root = nix::fcntl::open(format!("/proc/{pid}/root").as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let path = mountpoint.strip_prefix("/").unwrap_or(mountpoint).join(CONTROL);
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -174,8 +212,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
     let clean = matches!(superblock.state, PoolState::Clean | PoolState::Outlived);
     let copy = |carried: &Carried| SecondCopy::of(carried, &superblock.uuid_text(), found.transaction);
     let second_copy = found.carried.as_ref().and_then(copy);
-    let host = statvfs(pool)
-        .map_or((0, 0), |host| (host.blocks() * host.fragment_size(), host.blocks_available() * host.fragment_size()));
+    let host = found.space;
     Info {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pool: pool.to_owned(),
@@ -184,6 +221,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         state: if clean { State::Clean } else { State::UnsafeShutdown },
         pid: None,
         mountpoint: None,
+        mount_namespace_of: None,
         domain: Some(found.domain),
         durability: None,
         commit_seconds: None,
@@ -194,8 +232,10 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         passthrough_reason: None,
         latency: false,
         latency_reason: None,
-        capacity: usage.limit.unwrap_or(host.0),
-        available: Some(usage.limit.map_or(host.1, |limit| limit.saturating_sub(usage.bytes()).min(host.1))),
+        capacity: usage.limit.unwrap_or(host.total),
+        available: Some(
+            usage.limit.map_or(host.available, |limit| limit.saturating_sub(usage.bytes()).min(host.available)),
+        ),
         used: usage.bytes(),
         limit: usage.limit,
         files: usage.files,

@@ -27,6 +27,10 @@ pub fn table(info: &Info, has_left: bool) -> String {
         rows.add("keeper", keeper(kept));
     }
     rows.some("mounted at", info.mountpoint.as_ref().map(|path| path.display()));
+    rows.some(
+        "",
+        info.mount_namespace_of.map(|pid| format!("in the mount namespace of process {pid}, not in this one")),
+    );
     rows.some("read-only", info.read_only.as_ref());
     rows.some("domain", info.domain);
     rows.some("durability", durability(info));

@@ -1,11 +1,13 @@
 //! `tensorfs info` and `tensorfs sync`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
-use tensorfs_tests::needs_mount;
+use tensorfs_tests::{Mounted, needs_mount, run_ok, skip, wait_for_end};
 
-use super::Room;
+use super::{Room, kill};
 
 #[test]
 fn info_of_both_ends() {
@@ -137,4 +139,62 @@ fn info_says_that_nothing_is_mounted_where_there_is_no_pool() {
     fs::create_dir(room.at("empty")).unwrap();
     let said = room.fails(["info", "empty"]);
     assert!(said.contains("empty: not a tensorfs pool (no tensorfs is mounted here, and it has no"), "{said}");
+}
+
+/// The space was that of the pool's own filesystem, and what was used that of all tiers.
+#[test]
+fn info_of_a_pool_with_tiers_is_the_same_mounted_and_closed() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let name = "cli::info_of_a_pool_with_tiers_is_the_same_mounted_and_closed";
+    fs::create_dir(room.at("disk")).unwrap();
+    let _disk = match Mounted::tmpfs(&room.at("disk"), Some(64)) {
+        Ok(disk) => disk,
+        Err(why) => return skip(name, &why),
+    };
+    let tier = room.at("disk/tier");
+    room.ok(["tier", "add", "pool", "t", tier.to_str().unwrap()]);
+    let of = |info: &Value, field: &str| info[field].as_u64().unwrap();
+    for limit in ["none", "100M"] {
+        room.ok(["resize", "pool", limit]);
+        room.mount("pool", "mnt");
+        let file = room.at("mnt/f");
+        fs::write(&file, vec![1; 20 << 20]).unwrap();
+        room.ok(["tier", "move", file.to_str().unwrap(), "t"]);
+        room.ok(["sync", "mnt"]);
+        let mounted = room.info("mnt");
+        // The log may grow meanwhile, and others use the disk; the tier is this test's alone.
+        let same = |closed: &Value, why: &str| {
+            let files = |info: &Value| of(info, "used") - of(info, "log_bytes");
+            assert_eq!(files(&mounted), files(closed), "{limit}, {why}");
+            assert_eq!(mounted["capacity"], closed["capacity"], "{limit}, {why}");
+            assert!(of(closed, "used") >= 20 << 20 && of(closed, "used") <= of(closed, "capacity"), "{limit}, {why}");
+            let (before, after) = [&mounted, closed].map(|info| of(info, "used") + of(info, "available")).into();
+            let apart = if limit == "100M" { 0 } else { 4 << 30 };
+            assert!(before.abs_diff(after) <= apart, "{limit}, {why}: {before} and {after}");
+        };
+        let held = File::open(&file).unwrap();
+        room.ok(["umount", "--lazy", "mnt"]);
+        let detached = room.info("pool");
+        assert_eq!(detached["state"], "detached");
+        same(&detached, "detached");
+        let pid = detached["pid"].as_i64().unwrap() as i32;
+        drop(held);
+        wait_for_end(pid);
+        let closed = room.info("pool");
+        same(&closed, "closed");
+        let blocks = |dir: &Path| run_ok(Command::new("du").args(["-s", "-B1"]).arg(dir));
+        let du = |dir: &Path| blocks(dir).split('\t').next().unwrap().parse::<u64>().unwrap();
+        let there = du(&room.at("pool")) + du(&tier);
+        assert!(there.abs_diff(of(&closed, "used")) < 4 << 20, "{limit}: {there} on the host, {}", closed["used"]);
+        room.mount("pool", "mnt");
+        let pid = room.pid("mnt");
+        kill(pid, libc::SIGKILL);
+        wait_for_end(pid);
+        let dead = room.info("pool");
+        assert_eq!(dead["state"], "unsafe shutdown");
+        same(&dead, "killed");
+        room.mount("pool", "mnt");
+        room.ok(["umount", "mnt"]);
+    }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::Value;
 use tensorfs_tests::{LEAVE_MOUNTS, is_root, needs_mount, nobody_unmounts, skip, tensorfs, wait_for_end, wait_until};
 
 use super::{Room, kill, said};
@@ -188,6 +189,51 @@ fn where_a_pool_is_mounted_in_another_mount_namespace() {
         let output = room.run(command);
         assert!(!output.status.success() && said(&output).contains(&expected), "{command:?}: {}", said(&output));
     }
+    // Who is told where it is mounted is told that this is not here.
+    let info = room.info("pool");
+    assert_eq!(info["mountpoint"], mnt.to_str().unwrap());
+    assert_eq!(info["mount_namespace_of"], pid, "{info}");
+    let text = room.ok(["info", "pool"]);
+    assert!(text.contains(&format!("in the mount namespace of process {pid}")), "{text}");
+    drop(inside.stdin.take());
+    assert!(inside.wait().unwrap().success());
+    assert_eq!(room.info("pool")["state"], "clean");
+}
+
+/// `info` went on to name the first place, where nothing is any more; in another mount namespace, too, where it found
+/// no mount then.
+#[test]
+fn info_says_where_a_mount_was_moved_to() {
+    needs_mount!();
+    let name = "cli::info_says_where_a_mount_was_moved_to";
+    let possible = Command::new("unshare").args(["-m", "true"]).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        return skip(name, "unshare -m does not work here");
+    }
+    let room = Room::with_pool();
+    let script = "mount --make-rprivate / && \"$0\" mount pool mnt --log server.log && mount --move mnt other && \
+        for what in other pool; do \"$0\" info --json $what > moved.$what || exit 1; done && \
+        mount --bind other mnt && \"$0\" info --json mnt > bound && umount mnt && \
+        echo moved && read end; \"$0\" umount other";
+    let script = format!("{LEAVE_MOUNTS}{script}");
+    let mut inside = Command::new("unshare");
+    inside.args(["-m", "sh", "-c", &script]).arg(tensorfs().get_program()).current_dir(room.dir.path());
+    let alone = nobody_unmounts();
+    let mut inside = inside.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(inside.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    drop(alone);
+    assert_eq!(line, "moved\n", "{}", room.log());
+    let read = |file: &str| serde_json::from_slice::<Value>(&fs::read(room.at(file)).unwrap()).unwrap();
+    for (file, place) in [("moved.other", "other"), ("moved.pool", "other"), ("bound", "mnt")] {
+        let info = read(file);
+        assert_eq!(info["mountpoint"], room.at(place).to_str().unwrap(), "{file}");
+        assert_eq!(info["mount_namespace_of"], Value::Null, "{file}");
+    }
+    let info = room.info("pool");
+    assert_eq!(info["state"], "mounted");
+    assert_eq!(info["mountpoint"], room.at("other").to_str().unwrap());
+    assert_eq!(info["mount_namespace_of"], info["pid"]);
     drop(inside.stdin.take());
     assert!(inside.wait().unwrap().success());
     assert_eq!(room.info("pool")["state"], "clean");

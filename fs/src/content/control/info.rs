@@ -56,6 +56,9 @@ pub struct Info {
     /// Where it is mounted.
     #[serde(serialize_with = "lossy_option")]
     pub mountpoint: Option<PathBuf>,
+    /// If that is in another mount namespace than that of whoever asks, a process of that one.
+    #[serde(default)]
+    pub mount_namespace_of: Option<u32>,
     /// How stores to the pool become durable.
     pub domain: Option<Domain>,
     /// When data survives a power loss.
@@ -185,6 +188,7 @@ impl Info {
             state: State::Mounted,
             pid: Some(std::process::id()),
             mountpoint: Some(store.options().mountpoint.clone()),
+            mount_namespace_of: None,
             domain: Some(pool.domain()),
             durability: Some(store.durability()),
             commit_seconds: Some(store.options().commit.as_secs_f64()),
