@@ -40,6 +40,7 @@ on_mounts!(
     the_keeper_opens_its_log_again,
     a_server_that_opens_its_log_again_has_its_keeper_do_so,
     a_server_that_hangs_is_replaced,
+    a_server_that_hangs_before_it_serves_is_replaced,
     who_writes_is_known_to_the_next_server,
     what_was_not_changed_keeps_its_times,
     a_server_gives_up_its_rights,
@@ -926,6 +927,41 @@ fn a_server_that_hangs_is_replaced(setup: Setup) {
     let refused = mount.program().args(["mount", "-o", "watchdog=3"]).arg(mount.pool()).arg(mount.path()).output();
     let refused = refused.unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("it takes the option keeper, too"), "{refused:?}");
+}
+
+/// While a server recovers nobody can ask it; and how long that takes depends on the disk.
+///
+/// Proves K5.
+fn a_server_that_hangs_before_it_serves_is_replaced(setup: Setup) {
+    let calls = HostCalls::new();
+    let mut mount = setup.host_calls(&calls).mount_with(["-o", "keeper,watchdog=1"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let open = read_write(&mount.at("f"));
+    open.write_all_at(b"text", 0).unwrap();
+    let keeper = keeper_of(&mount);
+    let late = calls.add(Rule::of(Call::Open).on("/log").times(1).held());
+    // SAFETY: plain system call. The pid was asked of the server that runs.
+    unsafe { libc::kill(mount.pid().unwrap(), libc::SIGKILL) };
+    late.wait_for_waiting(1);
+    let takes_over = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--after="))
+    };
+    let next = children(keeper).into_iter().find(takes_over).expect("a server that takes over");
+    let told = || mount.log().contains(&format!("process {next}, does not serve yet"));
+    // It is at work for all that anybody can tell, as whoever holds it up looks now and then.
+    thread::sleep(std::time::Duration::from_secs(3));
+    assert!(!told(), "{}", mount.log());
+    // SAFETY: plain system call. It has been waiting since.
+    unsafe { libc::kill(next, libc::SIGSTOP) };
+    fs::create_dir(mount.at("d")).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    assert!(told(), "{}", mount.log());
+    mount.adopt();
+    assert_eq!(mount.info()["keeper"]["reason"], "it did not answer", "{}", mount.log());
+    assert_eq!(keeper_of(&mount), keeper);
 }
 
 /// A small file whose bytes the log has is open to be read, which moves its segment's times.

@@ -382,7 +382,9 @@ impl Keeper<'_> {
     /// Until the server has ended: takes what it hands over, and passes on what the keeper is told.
     fn watch(&mut self, life: &mut Life) -> io::Result<ExitStatus> {
         loop {
-            let dog = self.watchdog.as_ref().filter(|_| life.serves.is_some() && life.ends.is_none());
+            // Whoever has the first one start waits for it himself.
+            let is_watched = life.ends.is_none() && self.inherited.is_some();
+            let dog = self.watchdog.as_ref().filter(|_| is_watched);
             let until = dog.map(Watchdog::next).into_iter().chain(life.ends).min();
             if let Some(status) = self.look(life, until)? {
                 return Ok(status);
@@ -392,16 +394,23 @@ impl Keeper<'_> {
                 send(life, Signal::SIGKILL);
                 return life.child.wait();
             }
-            if life.serves.is_some() && life.ends.is_none() && self.watchdog.as_mut().is_some_and(Watchdog::look) {
-                self.give_up(life);
+            let Some(dog) = self.watchdog.as_mut().filter(|_| life.ends.is_none() && self.inherited.is_some()) else {
+                continue;
+            };
+            let hangs = match life.serves {
+                Some(_) => dog.look().then_some("does not answer"),
+                None => dog.look_at_start(life.child.id()).then_some("does not serve yet, and does nothing for it"),
+            };
+            if let Some(hangs) = hangs {
+                self.give_up(life, hangs);
             }
         }
     }
 
-    /// The server does not answer: it is to end, and leaves a core dump where those are kept.
-    fn give_up(&self, life: &mut Life) {
+    /// The server hangs, in this way: it is to end, and leaves a core dump where those are kept.
+    fn give_up(&self, life: &mut Life, hangs: &str) {
         let pool = self.request.pool().display();
-        log::error!("{pool}: the server, process {}, does not answer; it is ended", life.child.id());
+        log::error!("{pool}: the server, process {}, {hangs}; it is ended", life.child.id());
         for line in watchdog::threads(life.child.id()) {
             log::error!("{pool}: {line}");
         }

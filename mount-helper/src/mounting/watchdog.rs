@@ -12,6 +12,9 @@ use crate::mounting::request::PROGRAM;
 
 /// A server is asked so often in the time in which it has to answer.
 const OFTEN: u32 = 2;
+/// One that takes over may do nothing for twice as long after each that has hung so, up to this power of two: if it is
+/// the disk that they wait for, no other one is any better, and the keeper starts only so many.
+const LONGER: u32 = 6;
 /// While so many are held nobody else asks: it is something else that they wait for.
 const HELD: usize = 8;
 
@@ -26,12 +29,17 @@ pub struct Watchdog {
     asking: Option<(Child, Instant)>,
     /// Who asked servers that hung.
     held: Vec<Child>,
+    /// How long a server that does not serve yet had run, and since when it has not run since.
+    starting: Option<(u128, Instant)>,
+    /// So many in a row have hung before they served.
+    hung: u32,
 }
 
 impl Watchdog {
     /// Asks from now on.
     pub fn new(mountpoint: &Path, patience: Duration) -> Self {
-        Self { mountpoint: mountpoint.into(), patience, next: Instant::now(), asking: None, held: Vec::new() }
+        let mountpoint = mountpoint.into();
+        Self { mountpoint, patience, next: Instant::now(), asking: None, held: Vec::new(), starting: None, hung: 0 }
     }
 
     /// When it is to look again.
@@ -41,6 +49,7 @@ impl Watchdog {
 
     /// Looks whether there was an answer, and asks again if it is time for that. True if the server does not answer.
     pub fn look(&mut self) -> bool {
+        self.hung = 0;
         self.held.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let now = Instant::now();
         match &mut self.asking {
@@ -66,8 +75,25 @@ impl Watchdog {
         false
     }
 
+    /// Looks at a server that does not serve yet, whose process this is. There is nothing to ask it, and how long it
+    /// takes to recover depends on the pool and its disk; so true only if none of its threads has run for so long.
+    pub fn look_at_start(&mut self, pid: u32) -> bool {
+        let now = Instant::now();
+        let ran = run_time(pid);
+        let since = match self.starting {
+            Some((before, since)) if before == ran => since,
+            _ => now,
+        };
+        self.starting = Some((ran, since));
+        self.next = now + self.patience / OFTEN;
+        let hangs = now >= since + self.patience * (1 << self.hung.min(LONGER));
+        self.hung += u32::from(hangs);
+        hangs
+    }
+
     /// The server has ended: what was asked, the next one answers.
     pub fn forget(&mut self) {
+        self.starting = None;
         self.held.extend(self.asking.take().map(|(child, _)| child));
         self.next = Instant::now() + self.patience / OFTEN;
     }
@@ -77,6 +103,13 @@ fn ask(mountpoint: &Path) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(PROGRAM).args(["health", "--ask", "--"]).arg(mountpoint);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+/// For how many nanoseconds the threads of a process have run, all together (`Documentation/scheduler/sched-stats.rst`).
+fn run_time(pid: u32) -> u128 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let ran = |text: String| text.split(' ').next()?.parse::<u128>().ok();
+    tasks.filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok().and_then(ran)).sum()
 }
 
 /// What the threads of a process wait for, a line each, as far as the kernel tells this one.
