@@ -1,7 +1,7 @@
 //! What can go wrong, each as one line that a person can act on.
 
-use std::io;
 use std::path::PathBuf;
+use std::{io, iter};
 
 use tensorfs_layout::reason;
 
@@ -116,12 +116,22 @@ fn first_line(error: &object_store::Error) -> String {
     text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ', ':']).to_owned()
 }
 
+/// Where machines in Amazon's cloud are given credentials: whoever finds none elsewhere is sent there.
+const METADATA: &str = "169.254.169.254";
+/// How stores, and the library where a store has no words, say that a bucket is in another region.
+const REGION: [&str; 4] =
+    ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "incorrectly configured region"];
+
 /// What a person can do about it, if that is known.
 fn hint(error: &object_store::Error) -> &'static str {
-    let text = error.to_string();
+    // What the network or the certificate's check said is a source of a source.
+    let all = iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    let text: String = all.map(|error| format!("{error}\n")).collect();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&["RequestTimeTooSkewed"]) {
         "; the clock of this machine is wrong"
+    } else if says(&[METADATA]) {
+        "; no credentials were found (AWS_ACCESS_KEY_ID in the environment, or ~/.aws/credentials)"
     } else if says(&["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Missing AccessKey"])
         || matches!(error, object_store::Error::Unauthenticated { .. })
     {
@@ -130,7 +140,7 @@ fn hint(error: &object_store::Error) -> &'static str {
         "; these credentials may not do that here"
     } else if says(&["NoSuchBucket"]) {
         "; the bucket is not there"
-    } else if says(&["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"]) {
+    } else if says(&REGION) {
         "; the bucket is in another region (--region)"
     } else if says(&["certificate", "UnknownIssuer"]) {
         "; the store's certificate is not trusted by this machine"
@@ -138,5 +148,38 @@ fn hint(error: &object_store::Error) -> &'static str {
         "; the store cannot be reached"
     } else {
         ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str, #[source] Option<Box<Said>>);
+
+    /// What counts is said at any depth.
+    #[test]
+    fn whoever_can_mend_it_is_told_how() {
+        let cannot = |said| {
+            Said("HTTP error: error sending request", Some(Box::new(Said("client error", Some(Box::new(said))))))
+        };
+        for (said, expected) in [
+            ("invalid peer certificate: UnknownIssuer", "certificate is not trusted"),
+            ("tcp connect error: Connection refused (os error 111)", "cannot be reached"),
+            (
+                "Received redirect without LOCATION, this normally indicates an incorrectly configured region",
+                "--region",
+            ),
+            ("error sending request for url (http://169.254.169.254/latest/api/token)", "no credentials were found"),
+            ("<Code>RequestTimeTooSkewed</Code>", "clock"),
+            ("<Code>NoSuchBucket</Code>", "bucket is not there"),
+        ] {
+            let source = object_store::Error::Generic { store: "S3", source: Box::new(cannot(Said(said, None))) };
+            let error = Error::Store { object: "s3://bucket/x".into(), what: "put", source }.to_string();
+            assert!(error.contains(expected), "{said}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The bytes of a file, from the objects of a repository.
+//! The bytes of a file, from the objects of a repository. Objects that are needed next are on their way while those
+//! before them are written: a store answers many requests at a time faster than one after the other.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,10 +8,16 @@ use std::os::unix::fs::FileExt;
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
+use crate::place::Coming;
 use crate::repository::{Content, Hash, Part, Repository, object_name};
 
 /// So many packs are kept at hand.
 const PACKS: usize = 4;
+/// So many bytes are asked for ahead, and so many objects; one more may have come.
+const AHEAD: u64 = 128 << 20;
+const MOST: usize = 16;
+/// What a pack counts for, whose length nobody has said.
+const PACK: u64 = 16 << 20;
 /// A part of a file has no more bytes, as an object has none.
 const LONGEST: u64 = 64 << 20;
 /// Zeroes that nothing stores are written so many at a time.
@@ -20,6 +27,8 @@ const ZEROES: usize = 1 << 20;
 pub struct Fetcher<'a> {
     repository: &'a Repository,
     packs: Vec<(Hash, Bytes)>,
+    /// What is on its way, and what it counts for.
+    asked: Vec<(Hash, Coming, u64)>,
 }
 
 /// Where the bytes of a file go.
@@ -33,7 +42,43 @@ pub enum Target<'a> {
 impl<'a> Fetcher<'a> {
     /// Fetches from a repository.
     pub fn new(repository: &'a Repository) -> Self {
-        Self { repository, packs: Vec::new() }
+        Self { repository, packs: Vec::new(), asked: Vec::new() }
+    }
+
+    /// Asks for what a file needs that is to be fetched soon; false once nothing more is asked for ahead.
+    pub fn expect(&mut self, content: &Content) -> bool {
+        content.parts.iter().all(|part| self.ask(part))
+    }
+
+    /// Asks for a part, unless it is here or on its way; false if too much is.
+    fn ask(&mut self, part: &Part) -> bool {
+        let Some((object, _)) = part.object() else { return true };
+        let is_known =
+            self.packs.iter().any(|(pack, _)| *pack == object) || self.asked.iter().any(|(asked, ..)| *asked == object);
+        if is_known {
+            return true;
+        }
+        let ahead = self.asked.iter().fold(0_u64, |sum, (.., bytes)| sum.saturating_add(*bytes));
+        if ahead >= AHEAD || self.asked.len() >= MOST {
+            return false;
+        }
+        let bytes = if matches!(part, Part::Packed(_)) { PACK } else { part.len() };
+        self.asked.push((object, self.repository.begin(object), bytes));
+        true
+    }
+
+    /// An object, be it on its way or not.
+    fn object(&mut self, object: Hash) -> Result<Bytes> {
+        match self.asked.iter().position(|(asked, ..)| *asked == object) {
+            Some(at) => self.repository.arrived(object, self.asked.remove(at).1),
+            None => {
+                // What nobody has come for makes room.
+                if self.asked.len() >= MOST {
+                    self.asked.remove(0);
+                }
+                self.repository.object(object)
+            }
+        }
     }
 
     /// The bytes of a part; `None` of zeroes.
@@ -45,7 +90,7 @@ impl<'a> Fetcher<'a> {
         let whole = match self.packs.iter().find(|(pack, _)| *pack == object) {
             Some((_, bytes)) => bytes.clone(),
             None => {
-                let bytes = self.repository.object(object)?;
+                let bytes = self.object(object)?;
                 if matches!(part, Part::Packed(_)) {
                     self.packs.truncate(PACKS - 1);
                     self.packs.insert(0, (object, bytes.clone()));
@@ -55,7 +100,8 @@ impl<'a> Fetcher<'a> {
         };
         let end = at.checked_add(part.len()).filter(|end| *end <= whole.len() as u64);
         let bytes = end.map(|end| whole.slice(at as usize..end as usize));
-        let bytes = bytes.filter(|bytes| self.repository.hash(bytes) == hash);
+        let is_object = |bytes: &Bytes| bytes.len() == whole.len() && hash == object;
+        let bytes = bytes.filter(|bytes| is_object(bytes) || self.repository.hash(bytes) == hash);
         bytes.map(Some).ok_or_else(|| Error::damaged(object_name(object), "it has not the bytes that a file names"))
     }
 
@@ -70,7 +116,13 @@ impl<'a> Fetcher<'a> {
     ) -> Result<u64> {
         let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
         let (mut at, mut fetched) = (0_u64, 0);
+        let mut ahead = content.parts.iter();
+        let mut next = ahead.next();
         for part in &content.parts {
+            // What is here is not fetched.
+            while here.is_none() && next.is_some_and(|next| self.ask(next)) {
+                next = ahead.next();
+            }
             let bytes = match here.and_then(|here| self.read_part(here, part, at)) {
                 Some(bytes) => Some(bytes),
                 None => {

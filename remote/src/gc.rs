@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::place::Listed;
+use crate::place::{Listed, Place};
 use crate::repository::{
     BASES, Hash, LOG, Line, Listing, OBJECTS, Part, Repository, base_name, batch_name, number_in, object_in,
     object_name,
@@ -82,6 +82,7 @@ pub type Progress<'a> = &'a dyn Fn(u64, u64);
 pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Progress<'_>) -> Result<Removed> {
     let place = repository.place();
     let Listing { mut bases, batches, strays } = repository.listing()?;
+    check_whole(place, &bases, &batches)?;
     // The store's clock, not ours; and the bases that this puts itself are no step of it, as long as there is a batch.
     let of = if batches.is_empty() { &bases } else { &batches };
     let Some(newest) = of.iter().map(|(_, found)| found.put).max() else {
@@ -157,6 +158,24 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Pro
     removed.objects += staged.len() as u64;
     removed.bytes += staged.iter().sum::<u64>();
     Ok(removed)
+}
+
+/// Fails if a listing lacks a batch that has to be there, as one would of a store that has lost a page of it on its way:
+/// what that batch alone names would be taken for needless. (A listing that is merely older than what is there lacks
+/// the last ones; what those name is not older than an hour by its own clock.)
+fn check_whole(place: &Place, bases: &[(u64, Listed)], batches: &[(u64, Listed)]) -> Result<()> {
+    let all = || bases.iter().chain(batches).map(|(number, _)| *number);
+    let (Some(first), Some(newest)) = (all().min(), all().max()) else { return Ok(()) };
+    let listed: HashSet<u64> = batches.iter().map(|(number, _)| *number).collect();
+    // Behind the oldest base all are there, and before it nothing has to be.
+    let from = bases.first().map_or(first, |(number, _)| number.saturating_add(1));
+    match (from..newest).find(|number| !listed.contains(number)) {
+        Some(number) => {
+            let what = "the store does not list it, though later ones are there; nothing is removed";
+            Err(Error::damaged(format!("{}/{}", place.shown(), batch_name(number)), what))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The batch whose tree has to do for all times before the retention: the newest one that is so old, unless it is one

@@ -354,7 +354,10 @@ impl<'a> Restore<'a> {
         self.made.insert(ROOT.0, ROOT);
         let mut left = vec![(String::new(), ROOT.0, ROOT)];
         while let Some((path, dir, made)) = left.pop() {
-            for (name, ino) in tree.names(dir) {
+            let names: Vec<(&str, u64)> = tree.names(dir).collect();
+            let mut ahead = 0;
+            for (at, (name, ino)) in names.iter().copied().enumerate() {
+                ahead = self.expect(&names, made, (at, ahead.max(at)))?;
                 let path = format!("{path}/{name}");
                 let Some(entry) = tree.entry(ino) else {
                     return Err(Error::damaged(shown, format!("{path} is a name of nothing")));
@@ -442,11 +445,33 @@ impl<'a> Restore<'a> {
         Ok(true)
     }
 
+    /// Has the bytes come of files that are next in a directory, that of the name which it is at among them. Returns the
+    /// first one that has to wait until others have come.
+    fn expect(&mut self, names: &[(&str, u64)], dir: Ino, (now, from): (usize, usize)) -> Result<usize> {
+        let tree = self.source.tree;
+        for (at, (name, ino)) in names.iter().enumerate().skip(from) {
+            let content = tree.entry(*ino).filter(|entry| entry.is_file()).and_then(|entry| entry.file.as_ref());
+            let is_there = || name_of(name).is_some_and(|name| self.pool.view().lookup(dir, &name).is_some());
+            let Some(content) = content.filter(|_| !self.made.contains_key(ino) && !is_there()) else { continue };
+            // What comes from one repository comes before what does from another one.
+            let of = self.repository_of(*ino)?;
+            let is_others = at > now && self.fetcher.as_ref().is_some_and(|(current, _)| *current != of);
+            if self.later.is_some() || is_others || !self.fetcher(*ino)?.expect(content) {
+                return Ok(at);
+            }
+        }
+        Ok(names.len())
+    }
+
+    /// Which repository has the bytes of an object.
+    fn repository_of(&self, ino: u64) -> Result<usize> {
+        let of = self.source.repositories.iter().rposition(|(first, _)| *first < ino);
+        of.ok_or_else(|| Error::damaged(self.source.shown, "an object has the number 0"))
+    }
+
     /// What fetches the bytes of an object.
     fn fetcher(&mut self, ino: u64) -> Result<&mut Fetcher<'a>> {
-        let all = &self.source.repositories;
-        let of = all.iter().rposition(|(first, _)| *first < ino);
-        let of = of.ok_or_else(|| Error::damaged(self.source.shown, "an object has the number 0"))?;
+        let (all, of) = (&self.source.repositories, self.repository_of(ino)?);
         let other = self.fetcher.take().filter(|(current, _)| *current == of);
         let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::new(all[of].1))));
         Ok(fetcher)

@@ -16,6 +16,8 @@ use crate::relief::Relief;
 
 /// Between two looks while files are about to come to rest.
 const SOON: Duration = Duration::from_secs(1);
+/// So often in a row a remote may look damaged to a carrier, before it is.
+const DAMAGED: u32 = 2;
 /// The longest pause after a failure.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -34,6 +36,7 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
     make_way();
     let mut pause = SOON;
     let (mut carrier, mut healer, mut relief) = (None, None, None);
+    let mut damaged = 0;
     loop {
         let passed = pass(arguments, &mut carrier);
         if let Some(carrier) = carrier.as_mut().filter(|_| arguments.watch && !arguments.no_mend) {
@@ -47,15 +50,21 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
         }
         let next = match passed {
             Ok(outcome) => {
-                pause = SOON;
+                (pause, damaged) = (SOON, 0);
                 match outcome {
                     Outcome::Waiting(_) => SOON,
                     _ if !arguments.watch => return Ok(()),
                     _ => Duration::from_secs(arguments.interval),
                 }
             }
-            Err(error) if !arguments.watch || is_final(&error, carrier.is_some()) => return Err(error),
+            Err(error) if !arguments.watch => return Err(error),
+            // It may be the way to the store that is.
+            Err(error @ Error::Damaged { .. }) if damaged == DAMAGED => return Err(error),
+            Err(error) if !matches!(error, Error::Damaged { .. }) && is_final(&error, carrier.is_some()) => {
+                return Err(error);
+            }
             Err(error) => {
+                damaged += u32::from(matches!(error, Error::Damaged { .. }));
                 log::error!("{error}; trying again in {} seconds", pause.as_secs());
                 let next = (pause * 2).min(PAUSE_MAX);
                 std::mem::replace(&mut pause, next)
@@ -90,7 +99,7 @@ fn relieve(arguments: &cli::Carry, carrier: &Carrier, relief: &mut Option<Relief
 /// recovers the pool; a carrier that is at work ends for fewer reasons.
 fn is_final(error: &Error, is_at_work: bool) -> bool {
     match is_at_work {
-        true => matches!(error, Error::Fenced { .. } | Error::RolledBack { .. } | Error::Damaged { .. }),
+        true => matches!(error, Error::Fenced { .. } | Error::RolledBack { .. }),
         false => !error.may_pass(),
     }
 }

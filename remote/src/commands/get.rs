@@ -78,9 +78,11 @@ fn in_remote(arguments: &cli::Get, path: &OsStr) -> Result<Wanted> {
         let id = cipher.id().text();
         eprintln!("{}", show::plain(&format!("from the remote {id} of pool {}; --id has it be that one", head.pool)));
     }
-    // As the remote writes it, or as it is on the mount if that is no text.
-    let text = path.to_str().map_or_else(|| text_of(path.as_bytes()), str::to_owned);
-    let ino = newest.tree.resolve(&text).ok_or_else(|| nowhere(&text, &newest))?;
+    // As it is on the mount, or as the remote writes it.
+    let written = path.to_str().map(str::to_owned);
+    let text = text_of(path.as_bytes());
+    let ino = newest.tree.resolve(&text).or_else(|| newest.tree.resolve(written.as_deref()?));
+    let ino = ino.ok_or_else(|| nowhere(&written.unwrap_or(text), &newest))?;
     Ok(Wanted { repository, newest, ino, here: None })
 }
 

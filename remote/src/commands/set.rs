@@ -13,8 +13,10 @@ use crate::commands::show;
 use crate::crypt::{Cipher, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
-use crate::repository::{Hash, Marking, Repository, object_name};
+use crate::repository::{Hash, MARK, Marking, Repository, object_name};
 
+/// So many places below the one that is set are looked at.
+const LOOKED_INTO: usize = 256;
 /// An object that is put to see whether a store takes one.
 const TRIED: &[u8] = b"An object of a tensorfs remote was put here to see whether that can be done.\n";
 
@@ -51,6 +53,9 @@ pub fn set(arguments: Set) -> Result<()> {
         // Whoever says which remote it is, makes none.
         settings.open()?;
     }
+    if before.is_none() {
+        check_below(&place)?;
+    }
     let (place, marking) = Marking::of(place, key.as_ref(), id)?;
     let settings = Settings { id: place.cipher().map(Cipher::id), ..settings };
     let repository = Repository::new(place);
@@ -85,6 +90,24 @@ pub fn set(arguments: Set) -> Result<()> {
     kept.keep(&carrying)?;
     if let Some(id) = note.settings.id {
         show::line(&format!("{}: encrypted, as the remote {}", note.settings.url, id.text()));
+    }
+    Ok(())
+}
+
+/// Whoever mounts from a place sees what is in it, and the remotes below it only if it is none itself.
+fn check_below(place: &Place) -> Result<()> {
+    if Repository::is_there(place)? {
+        return Ok(());
+    }
+    let names = place.names_below()?;
+    // A place with more has been looked into far enough.
+    for name in names.iter().take(LOOKED_INTO) {
+        // What cannot be looked into may be anything.
+        if place.below(name).and_then(|below| below.get_as_put(MARK)).is_ok_and(|mark| mark.is_some()) {
+            let url = place.shown().trim_end_matches('/');
+            let what = format!("there is a remote at {url}/{name}; choose a place beside it, such as {url}/NAME");
+            return Err(Error::Refused(format!("{url}: {what}")));
+        }
     }
     Ok(())
 }

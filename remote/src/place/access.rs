@@ -31,7 +31,14 @@ impl Access {
     /// Fails if a store of this scheme cannot do what is asked for. Nobody is to believe that it was done.
     pub fn check(&self, scheme: &str) -> Result<()> {
         let refused = |what: &str| Err(Error::Refused(what.to_owned()));
-        if (self.sse.is_some() || self.sse_kms_key.is_some()) && scheme != "s3" {
+        let is_amazons = matches!(scheme, "s3" | "s3a");
+        if self.endpoint.is_some() && scheme == "file" {
+            return refused("--endpoint is for object stores; a directory is where its URL says");
+        }
+        if self.region.is_some() && !is_amazons {
+            return refused("--region is for s3; other stores find a bucket or container by its name");
+        }
+        if (self.sse.is_some() || self.sse_kms_key.is_some()) && !is_amazons {
             return refused("--sse is for s3; other stores encrypt as their bucket or container says");
         }
         if self.sse_kms_key.is_some() && self.sse.as_ref().is_none_or(|sse| !sse.starts_with("aws:kms")) {

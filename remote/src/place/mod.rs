@@ -5,6 +5,7 @@
 
 mod access;
 mod directory;
+mod profile;
 mod provider;
 
 use std::collections::HashSet;
@@ -23,6 +24,7 @@ use object_store::{
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinHandle};
 use url::Url;
 
 use crate::crypt::{Cipher, OVERHEAD};
@@ -191,32 +193,41 @@ impl Place {
     }
 
     fn failed<'a>(&'a self, name: &'a str, what: &'static str) -> impl Fn(object_store::Error) -> Error + 'a {
-        move |source| Error::Store { object: format!("{}/{name}", self.shown.trim_end_matches('/')), what, source }
+        move |source| Error::Store { object: self.object(name), what, source }
     }
 
     /// All bytes of an object; `None` if there is none.
     pub fn get(&self, name: &str) -> Result<Option<Bytes>> {
         match (self.get_as_put(name)?, &self.cipher) {
-            (Some(bytes), Some(cipher)) => {
-                cipher.open(name, bytes).map(Some).map_err(|what| Error::damaged(name, what))
-            }
+            (Some(bytes), Some(cipher)) => opened(cipher, name, bytes).map(Some),
             (bytes, _) => Ok(bytes),
         }
     }
 
     /// As [`Place::get`], of what the store has, be it encrypted or not.
     pub fn get_as_put(&self, name: &str) -> Result<Option<Bytes>> {
-        self.runtime.block_on(async {
-            match within(ANSWER, self.store.get(&self.path(name))).await {
-                Ok(found) if found.meta.size > LARGEST => {
-                    let size = found.meta.size;
-                    Err(Error::Refused(format!("{}/{name}: {size} bytes, which no carrier has put", self.shown)))
+        self.runtime.block_on(got(self.store.clone(), self.path(name), self.object(name)))
+    }
+
+    /// As [`Place::get`], beside whoever asks for it.
+    pub fn begin(&self, name: &str) -> Coming {
+        let (get, cipher) = (got(self.store.clone(), self.path(name), self.object(name)), self.cipher.clone());
+        let (name, runtime) = (name.to_owned(), self.runtime.clone());
+        let task = runtime.spawn(async move {
+            match (get.await?, cipher) {
+                (Some(bytes), Some(cipher)) => {
+                    let opened = tokio::task::spawn_blocking(move || opened(&cipher, &name, bytes).map(Some)).await;
+                    opened.unwrap_or_else(|error| Err(not_done(&error)))
                 }
-                Ok(found) => read(found).await.map(Some).map_err(self.failed(name, "read")),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(self.failed(name, "read")(error)),
+                (bytes, _) => Ok(bytes),
             }
-        })
+        });
+        Coming { task, runtime }
+    }
+
+    /// What an object is called in errors.
+    fn object(&self, name: &str) -> String {
+        format!("{}/{name}", self.shown.trim_end_matches('/'))
     }
 
     /// How many bytes are in each of some objects, as the store tells; `None` of one that is not there.
@@ -328,6 +339,49 @@ pub fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }
 
+/// An object that is on its way.
+#[derive(Debug)]
+pub struct Coming {
+    task: JoinHandle<Result<Option<Bytes>>>,
+    runtime: Arc<Runtime>,
+}
+
+impl Coming {
+    /// What has come.
+    pub fn wait(mut self) -> Result<Option<Bytes>> {
+        self.runtime.clone().block_on(&mut self.task).unwrap_or_else(|error| Err(not_done(&error)))
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn not_done(error: &JoinError) -> Error {
+    Error::Refused(format!("an object could not be fetched: {error}"))
+}
+
+/// What is in a store; nothing if there is no such object.
+async fn got(store: Arc<dyn ObjectStore>, path: Path, object: String) -> Result<Option<Bytes>> {
+    let failed = |object, source| Error::Store { object, what: "read", source };
+    match within(ANSWER, store.get(&path)).await {
+        Ok(found) if found.meta.size > LARGEST => {
+            let size = found.meta.size;
+            Err(Error::Refused(format!("{object}: {size} bytes, which no carrier has put")))
+        }
+        Ok(found) => read(found).await.map(Some).map_err(|source| failed(object, source)),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(source) => Err(failed(object, source)),
+    }
+}
+
+/// What was encrypted as an object of this name.
+fn opened(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Bytes> {
+    cipher.open(name, bytes).map_err(|what| Error::damaged(name, what))
+}
+
 /// The bytes of an object as they come, each of which may keep nobody waiting for too long.
 async fn read(found: GetResult) -> object_store::Result<Bytes> {
     let size = found.meta.size as usize;
@@ -368,7 +422,7 @@ impl Puts<'_> {
         let (arrived, failed) = (self.arrived.clone(), self.failed.clone());
         let class = self.place.class.iter().map(|class| (Attribute::StorageClass, AttributeValue::from(class.clone())));
         let options = PutOptions { attributes: class.collect(), ..PutOptions::default() };
-        let object = format!("{}/{name}", self.place.shown.trim_end_matches('/'));
+        let object = self.place.object(&name);
         let cipher = self.place.cipher.clone();
         runtime.spawn(async move {
             let put = match payload(cipher, &name, bytes).await {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::place::{Coming, Place};
 use crate::repository::batch::{Head, Line, lines, open, seal};
 use crate::repository::names::{BASES, Hash, LOG, MARK, base_name, batch_name, number_in, object_name};
 use crate::repository::tree::Tree;
@@ -57,6 +57,15 @@ impl Newest {
     pub fn wants_base(&self) -> bool {
         let batches = self.number() - self.came.base.0.min(self.number());
         self.came.since > self.came.base.1.max(BASE_EVERY) || batches >= BASE_BATCHES
+    }
+}
+
+/// What is between here and a store may have spoilt what it said, or may not know of it yet: so it is asked a second
+/// time before anything is called damaged.
+fn twice<T>(once: impl Fn() -> Result<T>) -> Result<T> {
+    match once() {
+        Err(Error::Damaged { .. }) => once(),
+        other => other,
     }
 }
 
@@ -118,11 +127,14 @@ impl Repository {
     pub fn from_base(&self, base: Option<u64>) -> Result<Newest> {
         let Some(number) = base else { return Ok(Newest::default()) };
         let name = base_name(number);
-        let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
-        let (head, _) = open(&bytes).map_err(|what| Error::damaged(&name, what))?;
-        if !head.base || head.number != number {
-            return Err(Error::damaged(name, "it is another one than its name says"));
-        }
+        let (bytes, head) = twice(|| {
+            let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
+            let (head, _) = open(&bytes).map_err(|what| Error::damaged(&name, what))?;
+            match head.base && head.number == number {
+                true => Ok((bytes, head)),
+                false => Err(Error::damaged(&name, "it is another one than its name says")),
+            }
+        })?;
         let mut tree = Tree::default();
         let len = self.each_line(&name, &bytes, |line| tree.apply(line))?;
         let (hash, came) = (head.before, Came { base: (number, len), since: 0 });
@@ -190,13 +202,12 @@ impl Repository {
         while at.number() < upto {
             let number = at.number() + 1;
             let name = batch_name(number);
-            let Some(bytes) = self.place.get(&name)? else {
-                if number <= listed.min(upto) {
-                    return Err(Error::damaged(name, "it is missing, and there are later ones"));
-                }
-                break;
-            };
-            let head = self.check_batch(&name, &bytes, number, at.hash)?;
+            let next = twice(|| match self.place.get(&name)? {
+                Some(bytes) => Ok(Some((self.check_batch(&name, &bytes, number, at.hash)?, bytes))),
+                None if number > listed.min(upto) => Ok(None),
+                None => Err(Error::damaged(&name, "it is missing, and there are later ones")),
+            })?;
+            let Some((head, bytes)) = next else { break };
             let tree = &mut at.tree;
             at.came.since += self.each_line(&name, &bytes, |line| tree.apply(line))?;
             (at.head, at.hash) = (Some(head), Some(Hash::of(&bytes)));
@@ -256,11 +267,27 @@ impl Repository {
     /// An object, whose bytes are those that it is named after.
     pub fn object(&self, hash: Hash) -> Result<Bytes> {
         let name = object_name(hash);
-        let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
-        if self.hash(&bytes) != hash {
-            return Err(Error::damaged(name, "its bytes are not those that it is named after"));
+        twice(|| {
+            let bytes = self.place.get(&name)?.ok_or_else(|| Error::damaged(&name, "it is gone"))?;
+            match self.hash(&bytes) == hash {
+                true => Ok(bytes),
+                false => Err(Error::damaged(&name, "its bytes are not those that it is named after")),
+            }
+        })
+    }
+
+    /// Has an object come, while other things are done.
+    pub fn begin(&self, hash: Hash) -> Coming {
+        self.place.begin(&object_name(hash))
+    }
+
+    /// As [`Repository::object`], of one that was on its way.
+    pub fn arrived(&self, hash: Hash, coming: Coming) -> Result<Bytes> {
+        match coming.wait() {
+            Ok(Some(bytes)) if self.hash(&bytes) == hash => Ok(bytes),
+            Ok(_) | Err(Error::Damaged { .. }) => self.object(hash),
+            Err(error) => Err(error),
         }
-        Ok(bytes)
     }
 
     /// The bytes of a batch or a base, with pages put where lines are many; and how many bytes all lines have.
@@ -293,8 +320,12 @@ impl Repository {
     pub fn put_batch(&self, number: u64, bytes: &[u8]) -> Result<()> {
         let name = batch_name(number);
         if !self.place.put_new(&name, Bytes::copy_from_slice(bytes))? {
-            // An answer that was lost on its way looks like somebody else.
-            let there = self.whatever(&name)?.unwrap_or_default();
+            // An answer that was lost on its way looks like somebody else; and so, to some stores, does a put that has
+            // not come to its end.
+            let Some(there) = self.whatever(&name)? else {
+                let what = "the store says that another put of it is on its way";
+                return Err(Error::NotYet(format!("{}/{name}: {what}", self.place.shown())));
+            };
             if there != bytes {
                 return Err(self.fenced(number, &there));
             }

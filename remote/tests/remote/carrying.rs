@@ -422,3 +422,32 @@ fn long_lists_stand_in_pages_and_bases_gather_batches() {
     assert!(names.iter().any(|name| name.starts_with("base/")), "{names:?}");
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
 }
+
+/// A store answers many requests at a time: objects of one file, and those of files that come next.
+///
+/// Proves E2.
+#[test]
+fn what_is_restored_is_fetched_beside_each_other() {
+    for of_one_file in [true, false] {
+        let mut pool = TestPool::new();
+        pool.edit(|edit| {
+            if of_one_file {
+                let large = [1, 2].map(|byte| vec![byte; 48 << 20]);
+                edit.file(ROOT, b"file", &[&large[0], &large[1]], true);
+            } else {
+                for at in 0..6 {
+                    edit.file(ROOT, format!("file-{at}").as_bytes(), &[&noise(at, 6 << 20)], true);
+                }
+            }
+        });
+        let store = Recorded::new();
+        pool.carrier(store.place()).unwrap().pass().unwrap();
+        let objects = store.objects().iter().filter(|(path, _)| path.as_ref().starts_with("objects/")).count();
+        let expected = if of_one_file { 2 } else { 3 };
+        assert!(objects >= expected, "{objects}");
+        let slow = Recorded::slow(&store.events());
+        let restored = restored(slow.place(), &pool.dir.path().join("copy")).unwrap().1;
+        assert!(restored == seen(&pool.path()));
+        assert!(slow.most_reads() >= expected, "{of_one_file}: {} at a time", slow.most_reads());
+    }
+}

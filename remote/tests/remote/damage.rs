@@ -84,3 +84,48 @@ fn who_goes_on_with_a_restore_is_told_of_which_batch_it_is() {
     tensorfs_remote::restore::restore(&repository, &repository.tree_at(Some(1)).unwrap(), &copy, &|_, _| {}).unwrap();
     assert!(seen(&copy) == expected);
 }
+
+/// Bytes that are spoilt on their way, and what a gateway does not know of yet, are asked for again before anything is
+/// called damaged.
+///
+/// Proves E4.
+#[test]
+fn what_is_spoilt_on_its_way_is_asked_for_again() {
+    let mut pool = varied();
+    let store = Recorded::new();
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    pool.edit(|edit| edit.file(tensorfs_layout::ROOT, b"second", &[&noise(9, 70_000)], true));
+    pool.carrier(store.place()).unwrap().pass().unwrap();
+    let (expected, scratch) = (seen(&pool.path()), tempfile::tempdir().unwrap());
+    let objects = store.objects();
+    assert!(objects.len() > 4, "{objects:?}");
+    for (count, (path, _)) in objects.iter().filter(|(path, _)| path.as_ref() != MARK).enumerate() {
+        store.spoil_once(path);
+        let (_, found) = restored(store.place(), &scratch.path().join(format!("spoilt-{count}")))
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(found == expected, "{path}");
+        store.insist_on(path, true);
+        let (_, found) = restored(store.place(), &scratch.path().join(format!("late-{count}")))
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(found == expected, "{path}");
+    }
+}
+
+/// A store that refuses a put, and has nothing there yet, is not somebody else's.
+///
+/// Proves E5.
+#[test]
+fn a_put_that_is_on_its_way_is_nobody_elses() {
+    let mut pool = varied();
+    let store = Recorded::new();
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    carrier.pass().unwrap();
+    pool.edit(|edit| edit.file(tensorfs_layout::ROOT, b"second", &[&noise(9, 70_000)], true));
+    store.insist_on(&"log/000000000002".into(), true);
+    let refused = carrier.pass().unwrap_err();
+    assert!(matches!(refused, tensorfs_remote::Error::NotYet(_)), "{refused}");
+    store.insist_on(&"log/nothing".into(), false);
+    carrier.pass().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    assert!(restored(store.place(), &scratch.path().join("copy")).unwrap().1 == seen(&pool.path()));
+}

@@ -548,3 +548,37 @@ fn an_older_tree_is_named_by_its_batch_or_by_a_time() {
     ok(&["get", &format!("{beside}/#remote@2@2"), "/b", "--to", text(&to)]);
     assert_eq!(fs::read(&to).unwrap(), noise(1, 70_000));
 }
+
+/// Whoever mounts the places below would see that one alone.
+///
+/// Proves E29.
+#[test]
+fn a_place_above_others_is_no_remotes() {
+    let remote = Remote::new();
+    let other = TestPool::new();
+    let above = format!("file://{}", remote.at.parent().unwrap().display());
+    let refused = run(&["set", text(&other.path()), &above]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains(&remote.url), "{said}");
+    assert!(!remote.at.parent().unwrap().join("log").exists());
+    ok(&["set", text(&other.path()), &format!("{above}/beside")]);
+    // As often as one likes.
+    ok(&["set", text(&remote.own), &remote.url]);
+}
+
+/// Proves E1.
+#[test]
+fn what_a_store_cannot_do_is_refused() {
+    let remote = Remote::new();
+    let own = remote.pool.path();
+    for (url, option, value) in [
+        (remote.url.as_str(), "--endpoint", "http://127.0.0.1:9"),
+        (&remote.url, "--region", "here"),
+        ("gs://bucket/x", "--region", "here"),
+        ("az://container/x", "--region", "here"),
+    ] {
+        let refused = run(&["set", text(&own), url, option, value]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && said.contains(&format!("{option} is for")), "{url}: {said}");
+    }
+}

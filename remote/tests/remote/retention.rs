@@ -297,3 +297,29 @@ fn a_base_that_cannot_be_read_for_a_moment_stays() {
     assert!(store.objects() == objects && store.events().len() == events, "something was changed");
     assert!(collect(&repository, keep, false, &|_, _| {}).unwrap().objects > 0);
 }
+
+/// A listing of which a page was lost on its way is not what is there: what the batches on it name is needed.
+///
+/// Proves E6.
+#[test]
+fn nothing_is_removed_by_a_listing_with_a_gap() {
+    let (mut pool, store, mut all) = replaced(8);
+    for round in 9..=10 {
+        pool.edit(|edit| edit.file(ROOT, format!("kept-{round}").as_bytes(), &[&noise(round, 2 << 20)], true));
+        pool.carrier(store.place()).unwrap().pass().unwrap();
+        all.push(seen(&pool.path()));
+    }
+    let repository = Repository::new(store.place());
+    // What batch 9 alone names, the newest tree needs.
+    let keep = Keep { trees: 0, last: 3, objects: -1 };
+    let before = store.objects();
+    for number in 2..=9 {
+        store.leave_out(Some(&format!("log/{number:012}")));
+        let refused = collect(&repository, keep, false, &|_, _| {}).unwrap_err().to_string();
+        assert!(refused.contains("nothing is removed"), "{refused}");
+        assert!(store.objects() == before, "batch {number}");
+    }
+    store.leave_out(None);
+    assert!(collect(&repository, keep, false, &|_, _| {}).unwrap().objects > 0);
+    assert_eq!(to_be_had(&store, &all), [8, 9, 10]);
+}

@@ -45,6 +45,12 @@ pub struct Recorded {
     unread: Mutex<Option<Path>>,
     /// What nobody can put or remove; the next time that it is read, it is not there.
     stubborn: Mutex<(Option<Path>, bool)>,
+    /// What is there, and not in any listing.
+    unlisted: Arc<Mutex<Option<Path>>>,
+    /// The next time that this is read, a byte of it is another one.
+    spoilt: Mutex<Option<Path>>,
+    /// How many objects are read now, and were at the most; each takes a moment, if that is to be known.
+    reads: Option<Mutex<(usize, usize)>>,
 }
 
 impl fmt::Display for Recorded {
@@ -79,7 +85,22 @@ impl Recorded {
             began: SystemTime::now() - Duration::from_secs(1000 * 3600),
             unread: Mutex::default(),
             stubborn: Mutex::default(),
+            unlisted: Arc::default(),
+            spoilt: Mutex::default(),
+            reads: None,
         })
+    }
+
+    /// A store to which these things happened, in which each object takes a moment to be read.
+    pub fn slow(events: &[Event]) -> Arc<Self> {
+        let mut store = Self::of(events);
+        Arc::get_mut(&mut store).unwrap().reads = Some(Mutex::default());
+        store
+    }
+
+    /// How many objects were read at a time, at the most.
+    pub fn most_reads(&self) -> usize {
+        self.reads.as_ref().unwrap().lock().unwrap().1
     }
 
     pub fn place(self: &Arc<Self>) -> Place {
@@ -113,6 +134,16 @@ impl Recorded {
     /// The next time that an object is read, that fails, and not again.
     pub fn fail_to_read(&self, path: &str) {
         *self.unread.lock().unwrap() = Some(path.into());
+    }
+
+    /// From now on no listing has this object, or each has all again.
+    pub fn leave_out(&self, path: Option<&str>) {
+        *self.unlisted.lock().unwrap() = path.map(Path::from);
+    }
+
+    /// The next time that an object is read, it has another byte, and not again.
+    pub fn spoil_once(&self, path: &Path) {
+        *self.spoilt.lock().unwrap() = Some(path.clone());
     }
 
     /// From now on this object is what it is, though the store says that it was removed; or is not there the next time
@@ -187,6 +218,22 @@ impl ObjectStore for Recorded {
         if self.insists_on(location) && std::mem::take(&mut self.stubborn.lock().unwrap().1) {
             return Err(object_store::Error::NotFound { path: location.to_string(), source: "it is not".into() });
         }
+        if let Some(reads) = &self.reads {
+            {
+                let mut reads = reads.lock().unwrap();
+                reads.0 += 1;
+                reads.1 = reads.1.max(reads.0);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            reads.lock().unwrap().0 -= 1;
+        }
+        if self.spoilt.lock().unwrap().take_if(|spoilt| spoilt == location).is_some() {
+            let mut bytes = self.inner.get(location).await?.bytes().await?.to_vec();
+            bytes[0] ^= 1;
+            let other = InMemory::new();
+            other.put(location, bytes.into()).await?;
+            return other.get_opts(location, options).await;
+        }
         self.inner.get_opts(location, options).await
     }
 
@@ -216,7 +263,13 @@ impl ObjectStore for Recorded {
             }
             found
         };
-        self.inner.list(prefix).map(move |found| found.map(aged)).boxed()
+        let unlisted = self.unlisted.clone();
+        let is_listed = move |found: &Result<ObjectMeta>| {
+            let unlisted = unlisted.lock().unwrap();
+            let is_listed = found.as_ref().is_ok_and(|found| unlisted.as_ref() != Some(&found.location));
+            std::future::ready(is_listed)
+        };
+        self.inner.list(prefix).filter(is_listed).map(move |found| found.map(aged)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
