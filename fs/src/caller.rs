@@ -1,10 +1,11 @@
 //! Who asks: the process behind a request, and what it may do.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
 use std::time::Duration;
 
+use crate::budget::{Allowance, for_bytes};
 use crate::privileged::privileged;
 
 /// How a process that closes a descriptor ends, if it does.
@@ -112,7 +113,7 @@ thread_local! {
     /// Whose it is, unless it may have as much as there is.
     static USER: Cell<Option<u32>> = const { Cell::new(None) };
     /// What readers have taken of the processors for it so far.
-    static SPENT: Cell<Option<Duration>> = const { Cell::new(None) };
+    static SPENT: RefCell<Option<Allowance>> = const { RefCell::new(None) };
 }
 
 /// The process or thread that waits for what this thread does.
@@ -123,11 +124,11 @@ impl Asker {
     /// Does something for a caller.
     pub fn waits<T>(caller: Caller, work: impl FnOnce() -> T) -> T {
         let user = Some(caller.uid).filter(|_| !caller.is_trusted());
-        let before = (ASKER.replace(caller.pid), USER.replace(user), SPENT.replace(Some(Duration::ZERO)));
+        let before = (ASKER.replace(caller.pid), USER.replace(user), SPENT.replace(Some(Allowance::default())));
         let done = work();
         ASKER.set(before.0);
         USER.set(before.1);
-        SPENT.set(before.2);
+        SPENT.replace(before.2);
         done
     }
 
@@ -142,22 +143,35 @@ impl Asker {
         USER.get()
     }
 
-    /// Readers have taken so much of the processors for whoever waits for what this thread does.
-    pub fn spend(time: Duration) {
-        SPENT.set(SPENT.get().map(|spent| spent.saturating_add(time)));
+    /// What a question about so many bytes of a file may take of the processors for them, if the host has so many of
+    /// all of it: for whoever waits for what this thread does each of them counts once.
+    pub fn for_bytes(file: u64, asked: u64, allocated: u64) -> Duration {
+        let one = |spent: &Option<Allowance>| spent.as_ref().map(|one| one.for_bytes(file, asked, allocated));
+        SPENT.with_borrow(one).unwrap_or_else(|| for_bytes(asked.min(allocated)))
+    }
+
+    /// Readers have taken so much of the processors for whoever waits for what this thread does, of which so much was
+    /// for bytes of a file.
+    pub fn spend(file: u64, for_bytes: Duration, time: Duration) {
+        SPENT.with_borrow_mut(|spent| {
+            if let Some(one) = spent {
+                one.spend(file, for_bytes, time);
+            }
+        });
     }
 
     /// Does something for whoever waits that has an allowance of its own.
     pub fn apart<T>(work: impl FnOnce() -> T) -> T {
-        let before = SPENT.replace(Some(Duration::ZERO));
+        let before = SPENT.replace(Some(Allowance::default()));
         let done = work();
-        SPENT.set(before);
+        SPENT.replace(before);
         done
     }
 
-    /// What readers have taken of the processors for whoever waits for what this thread does; nothing if nobody does.
+    /// What readers have taken of the processors for whoever waits for what this thread does, beyond what was for
+    /// bytes; nothing if nobody does.
     pub fn spent() -> Duration {
-        SPENT.get().unwrap_or_default()
+        SPENT.with_borrow(|spent| spent.as_ref().map(Allowance::spent)).unwrap_or_default()
     }
 
     /// True if nobody waits any more: it has ended, or was killed and ends as soon as it is answered. Looks where
@@ -202,13 +216,13 @@ mod tests {
     #[test]
     fn what_is_spent_counts_for_one_request() {
         let second = Duration::from_secs(1);
-        Asker::spend(second);
+        Asker::spend(7, Duration::ZERO, second);
         assert_eq!((Asker::spent(), Asker::user_of_this_thread()), (Duration::ZERO, None));
         let other = Caller { uid: 4_000_000, ..this_process() };
         for _ in 0..2 {
             let spent = Asker::waits(other, || {
-                Asker::spend(second);
-                Asker::spend(second);
+                Asker::spend(7, Duration::ZERO, second);
+                Asker::spend(7, Duration::ZERO, second);
                 assert_eq!(Asker::apart(Asker::spent), Duration::ZERO);
                 (Asker::spent(), Asker::user_of_this_thread())
             });

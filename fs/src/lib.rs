@@ -26,11 +26,13 @@
 //!
 //! What all may know is beside them: who asks (`caller`), on which thread something is done (`lane`), what goes wrong
 //! (`error`), how programs ask (`protocol`), what outlives a server (`handover`), what a request waits for
-//! (`waits`), how what is scarce is shared out (`shares`). `file` has the order of locks.
+//! (`waits`), how what is scarce is shared out (`shares`), what readers may take for a request (`budget`). `file` has
+//! the order of locks.
 
 mod acl;
 mod ask;
 mod background;
+mod budget;
 mod caller;
 mod clock;
 mod confine;

@@ -12,6 +12,7 @@ use tensorfs_layout::segment::{Before, Known, SealedRun, examine};
 use tensorfs_layout::tree::{FileChain, Object, Run};
 use tensorfs_layout::{Ino, SegmentId};
 
+use crate::budget::for_bytes;
 use crate::error::{Fault, Host, Result};
 use crate::file::{Files, Locked};
 use crate::reader::{Ask, Broken, Wanted};
@@ -303,7 +304,7 @@ impl<'a> Reader<'a> {
             source,
             version: (segment.0, size, host.ctime.sec, host.ctime.nsec),
             owner,
-            allocated: host.allocated,
+            for_bytes: for_bytes(host.allocated),
             tell: &|what: &str| log::warn!("{}: {what}", name_of(files.store(), ino)),
             at_leisure: false,
             took: &|_| (),

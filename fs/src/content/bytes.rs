@@ -11,10 +11,11 @@ use tensorfs_formats::{Planned, Recognised, Sink, Source, hole_of};
 use tensorfs_layout::Ino;
 use tensorfs_layout::tree::Object;
 
+use crate::budget::BUDGET;
 use crate::caller::Asker;
 use crate::error::{Fault, Host};
 use crate::file::{Files, Reading, Version};
-use crate::reader::{Ask, BUDGET, Decoder, Wanted};
+use crate::reader::{Ask, Decoder, Wanted};
 use crate::store::host;
 
 /// The bytes of a version of a file. The segment is opened when it is first read, and closed by
@@ -85,26 +86,26 @@ impl SegmentBytes {
 
     /// Gives all that the file says as the plan of a checkpoint, or its index, to `sink`.
     pub fn pieces(&self, sink: &mut dyn FnMut(Planned) -> ControlFlow<()>) -> io::Result<Recognised> {
-        self.asking(false, |ask| self.files.readers().pieces(ask, sink))
+        self.asking(false, u64::MAX, |ask| self.files.readers().pieces(ask, sink))
     }
 
     /// Gives all that is told at a place of a file of a database to `sink`.
     pub fn tree(&self, asked: Asked, sink: &mut dyn FnMut(Told) -> ControlFlow<()>) -> io::Result<Recognised> {
-        self.asking(false, |ask| self.files.readers().tree(ask, asked, sink))
+        self.asking(false, asked.bytes(), |ask| self.files.readers().tree(ask, asked, sink))
     }
 
     fn recognise_what(&self, wanted: Wanted, sink: &mut Sink<'_>) -> Recognised {
-        self.asking(false, |ask| self.files.readers().recognise(ask, wanted, sink))
+        self.asking(false, u64::MAX, |ask| self.files.readers().recognise(ask, wanted, sink))
     }
 
     /// Has bytes of a tensor decoded.
     pub fn decode(&self, decoder: &mut Decoder, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        self.asking(true, |ask| decoder.read_at(ask, offset, buffer))
+        self.asking(true, u64::MAX, |ask| decoder.read_at(ask, offset, buffer))
     }
 
-    /// Asks readers about this file, for whoever waits for this thread. Ends when the file is removed; if `named`, it
-    /// does not begin after that either.
-    fn asking<T>(&self, named: bool, question: impl FnOnce(&Ask<'_>) -> T) -> T {
+    /// Asks readers about so many bytes of this file, for whoever waits for this thread. Ends when the file is removed;
+    /// if `named`, it does not begin after that either.
+    fn asking<T>(&self, named: bool, asked: u64, question: impl FnOnce(&Ask<'_>) -> T) -> T {
         let store = self.files.store();
         let (named, owner) = {
             let view = store.view();
@@ -141,17 +142,18 @@ impl SegmentBytes {
         };
         let version = self.version.mark();
         let allocated = self.reading().and_then(|open| Ok(host::stat(&*open)?.allocated)).unwrap_or(0);
-        let (tell, pause, wanted) = (&tell, &pause, &wanted);
+        let (tell, pause, wanted, file) = (&tell, &pause, &wanted, self.version.segment.0);
+        let for_bytes = Asker::for_bytes(file, asked, allocated);
         question(&Ask {
             source: self,
             version,
             owner,
-            allocated,
+            for_bytes,
             tell,
             at_leisure: false,
             pause,
             wanted,
-            took: &Asker::spend,
+            took: &|time| Asker::spend(file, for_bytes, time),
         })
     }
 }

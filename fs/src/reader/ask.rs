@@ -16,8 +16,8 @@ pub(crate) struct Ask<'a> {
     pub version: Mark,
     /// Whose file it is: no reader sees files of two users.
     pub owner: u32,
-    /// How many bytes the host has of it. The more there are, the longer it may take.
-    pub allocated: u64,
+    /// What it may take of the processors for the bytes that it is about, beyond what each question may.
+    pub for_bytes: Duration,
     /// Hears what became of a reader that failed, or took more than it may.
     pub tell: &'a dyn Fn(&str),
     /// Whoever asks may wait for a person who reads what he prints: then only what the reader computes has a limit.
@@ -26,6 +26,6 @@ pub(crate) struct Ask<'a> {
     pub pause: &'a dyn Fn(),
     /// Why nobody wants to know any more, if so. Asked several times a second.
     pub wanted: &'a dyn Fn() -> io::Result<()>,
-    /// Hears what a question took of the processors, beyond what it may take for so many bytes.
+    /// Hears what a question took of the processors.
     pub took: &'a dyn Fn(Duration),
 }

@@ -28,6 +28,6 @@ pub use inspector::{Inspector, TensorBytes};
 pub(crate) use jail::lock_in;
 pub(crate) use protocol::Wanted;
 pub use readers::ReaderInfo;
-pub(crate) use readers::{BUDGET, Broken, Decoder, Readers};
+pub(crate) use readers::{Broken, Decoder, Readers};
 pub use said::{Heard, Question, heard, said_of};
 pub use serve::{READER, serve_reader};

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tensorfs_formats::ocdbt::{Asked, Told};
 use tensorfs_formats::{self as formats, Metadata, Node, Planned, Recognised, Sink, Tensor};
 
+use crate::budget::BUDGET;
 use crate::waits::{self, Wait};
 
 use super::ask::{Ask, Mark};
@@ -30,10 +31,6 @@ use super::protocol::{Answer, DECODE_MAX, Order, Wanted};
 const MOST: usize = 33;
 /// So many are kept while there is nothing to do, so that hardly anybody waits for one to start.
 const IDLE: usize = 4;
-/// What a request may take of the processor, as a rule, and one second more for so many bytes that the host has of the
-/// file.
-pub(crate) const BUDGET: Duration = Duration::from_secs(20);
-const BYTES_A_SECOND: u64 = 16 << 20;
 /// A file that readers did not survive so often is left alone.
 const STRIKES: u8 = 3;
 /// So many such files are kept in mind.
@@ -152,8 +149,13 @@ impl Readers {
 
     /// Those that are this program instead, and have so much of the processor.
     #[cfg(test)]
-    fn of(program: PathBuf, budget: Duration) -> Self {
+    pub fn of(program: PathBuf, budget: Duration) -> Self {
         Self(Arc::new(Shared { program: Some(program), budget: Budget(budget), ..Shared::default() }))
+    }
+
+    /// What one question may take of the processor, as a rule.
+    pub fn budget(&self) -> Duration {
+        self.0.budget.0
     }
 
     /// What there is to know of them.
@@ -272,14 +274,13 @@ impl Readers {
             Some(process) => process,
             None => self.take(ask.owner)?,
         };
-        let for_bytes = Duration::from_millis(ask.allocated.saturating_mul(1000) / BYTES_A_SECOND);
-        let budget = self.0.budget.0 + for_bytes;
+        let budget = self.0.budget.0 + ask.for_bytes;
         let watch = Watch { pause: ask.pause, wanted: ask.wanted, budget, at_leisure: ask.at_leisure };
         // What reading the file gave: the reader is not asked what it made of it.
         let mut unreadable = None;
         let mut talk = taken.talk(watch);
         let said = waits::during(Wait::Reader, || converse(ask.source, talk.wire(), order, hear, &mut unreadable));
-        (ask.took)(talk.spent().saturating_sub(for_bytes));
+        (ask.took)(talk.spent());
         drop(talk);
         match said {
             Ok(done) => {
@@ -464,7 +465,7 @@ mod tests {
             source: &source,
             version,
             owner: 0,
-            allocated: 0,
+            for_bytes: Duration::ZERO,
             tell: &|what| *told.borrow_mut() = what.to_owned(),
             // Nothing but what the reader takes of the processor is limited; and a test that fails ends.
             at_leisure: true,

@@ -70,7 +70,7 @@ type Value = (u64, u64, Where);
 /// One that is being read.
 struct Reading<'a> {
     dir: &'a Place,
-    inspector: &'a Inspector,
+    inspector: Inspector,
     wish: Wish<'a>,
     tree: Tree,
     entries: Vec<(String, u64, Where)>,
@@ -87,7 +87,7 @@ struct Reading<'a> {
 impl Database {
     /// Reads the one whose manifest is in a directory, of which the contents are given.
     pub fn read(dir: &Place, inside: &[Place], inspector: &Inspector, wish: Wish<'_>) -> Database {
-        let tree = Tree::new(wish.keep, wish.with_versions);
+        let (tree, inspector) = (Tree::new(wish.keep, wish.with_versions), inspector.for_one());
         let mut reading = Reading {
             dir,
             inspector,
@@ -142,7 +142,7 @@ impl Reading<'_> {
     fn ask(&mut self, file: &File, name: &str, step: Option<&ocdbt::Step>) {
         let asked = step.map_or(Asked::Manifest, |step| step.asked);
         let mut wrong = None;
-        let (inspector, bound) = (self.inspector, self.wish.bound);
+        let (inspector, bound) = (self.inspector.clone(), self.wish.bound);
         let found = inspector.tree(file, asked, &mut |told| match self.tree.take(step, told) {
             Ok(None) => ControlFlow::Continue(()),
             Ok(Some(entry)) if bound.take(1) => {

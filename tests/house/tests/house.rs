@@ -30,7 +30,7 @@ const ROOMS: [Rooms; 4] = [
             "protocol options",
             "acl caller clock confine error handover lane workers",
             "privileged shares",
-            "holder machine rights waits",
+            "budget holder machine rights waits",
         ],
         also: &[],
     },

@@ -61,6 +61,14 @@ impl Asked {
             Asked::Versions { at, .. } | Asked::Node { at, .. } | Asked::Array { at, .. } => at,
         }
     }
+
+    /// How many bytes it has. Those of a manifest are all of its file.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Asked::Manifest => u64::MAX,
+            Asked::Versions { len, .. } | Asked::Node { len, .. } | Asked::Array { len, .. } => len,
+        }
+    }
 }
 
 /// The end of what keys have in front: as much of it as the name may have in it that tells metadata.
