@@ -61,7 +61,7 @@ pub use confine::{Confinement, confine};
 pub use content::control::{Info, SecondCopy, State, Unmended};
 pub use content::{are_whole, is_called_as_trainers, is_unfinished};
 pub use error::Error;
-pub use handover::{Handover, KeeperInfo};
+pub use handover::{Handover, KEEPER_DIED, KeeperInfo, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, has_left};
 pub use holder::{device_of, file_of};
 pub use kernel::{Server, ServerHandle, could_take_over};
 pub use options::{Durability, LatencyMode, Options, PassthroughMode};

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::process::Command;
 use std::time::Duration;
 
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, run_ok, venv};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, run_ok, venv, wait_until};
 
 on_mounts!(
     requests_are_counted_with_how_long_they_took,
@@ -14,6 +14,7 @@ on_mounts!(
     a_mount_has_one_name_in_its_metrics,
     alerts_are_about_what_is_told,
     what_is_said_is_understood_by_prometheus_own_parser,
+    a_server_that_died_is_told_apart_from_one_that_left,
 );
 
 /// Samples by their name and labels, those of the mount and the pool left out.
@@ -263,4 +264,23 @@ fn what_is_said_is_understood_by_prometheus_own_parser(setup: Setup) {
         assert one == {family.name: family.type for family in other}, (one, other)\n\
         assert len(one) > 40 and not {'unknown', 'untyped'} & set(one.values()), one\n";
     run_ok(Command::new(&python).args(["-c", script]).arg(&text).arg(mount.host().join("tensorfs.prom")));
+}
+
+/// An upgrade is nothing to be woken up for.
+fn a_server_that_died_is_told_apart_from_one_that_left(setup: Setup) {
+    let mut mount = setup.mount_with(["-o", "keeper"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let takeovers = |mount: &Mount| {
+        let told = read(mount);
+        (told["takeovers_total"], told["server_died"])
+    };
+    assert_eq!(takeovers(&mount), (0.0, 0.0));
+    mount.tensorfs_ok(["upgrade".as_ref(), mount.path().as_os_str()]);
+    assert_eq!(takeovers(&mount), (1.0, 0.0));
+    mount.adopt();
+    mount.kill_server();
+    wait_until("another server", || takeovers(&mount).0 == 2.0);
+    assert_eq!(takeovers(&mount), (2.0, 1.0));
 }

@@ -18,6 +18,7 @@
 //! | 1073741824 | the texts of those that have one, each in 16 MiB of its own |
 
 mod entry;
+mod left;
 mod places;
 
 use std::collections::{HashMap, HashSet};
@@ -42,6 +43,8 @@ use entry::{number_bytes, number_of, sealed};
 use places::{
     HANDLES, KINDS, NUMBERS, Places, Region, SHOWN, TEXT_MAX, VIEWS, drop_text, read_places, read_slips, text_at,
 };
+
+pub use left::{KEEPER_DIED, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, has_left};
 
 pub(crate) use entry::{Entry, Slip, long, short};
 

@@ -40,6 +40,9 @@ const AGAIN: Duration = Duration::from_micros(100);
 /// What `statfs` shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Space {
+    /// What the pool can hold: its limit, as far as the host has so much at all.
+    pub capacity: u64,
+    /// What it uses and what is free, as `df` wants it.
     pub total: u64,
     pub free: u64,
     pub available: u64,
@@ -455,14 +458,21 @@ impl Store {
             host_available += host.blocks_available() * unit;
             free_objects += host.files_available();
         }
-        let (total, free, available) = match self.limit.get() {
-            Some(limit) => {
-                let left = limit.saturating_sub(self.used());
-                (limit, left.min(host_free), left.min(host_available))
-            }
-            None => (host_total, host_free, host_available),
+        let space = Space {
+            capacity: host_total,
+            total: host_total,
+            free: host_free,
+            available: host_available,
+            objects: usage.objects + free_objects,
+            free_objects,
         };
-        Ok(Space { total, free, available, objects: usage.objects + free_objects, free_objects })
+        let Some(limit) = self.limit.get() else { return Ok(space) };
+        let used = self.used();
+        let left = limit.saturating_sub(used);
+        // What others have of the host is not used by the pool.
+        let total = if left > host_free { used.saturating_add(host_free) } else { limit };
+        let (capacity, available) = (limit.min(host_total), left.min(host_available));
+        Ok(Space { capacity, total, free: left.min(host_free), available, ..space })
     }
 }
 

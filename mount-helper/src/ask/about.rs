@@ -232,7 +232,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         passthrough_reason: None,
         latency: false,
         latency_reason: None,
-        capacity: usage.limit.unwrap_or(host.total),
+        capacity: usage.limit.map_or(host.total, |limit| limit.min(host.total)),
         available: Some(
             usage.limit.map_or(host.available, |limit| limit.saturating_sub(usage.bytes()).min(host.available)),
         ),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tensorfs_fs::{Info, State};
 use tensorfs_layout::check::LastScrub;
 use tensorfs_layout::pool::READ_ONLY_HOST;
+use tensorfs_layout::segment::{TierInfo, TierState};
 
 use crate::ask::about;
 use crate::cli::Health;
@@ -129,6 +130,15 @@ fn problems(info: &Info) -> Vec<String> {
     if info.refused_removals > 0 {
         let what = files(usize::try_from(info.refused_removals).unwrap_or(usize::MAX));
         found.push(format!("the host does not remove the bytes of {what} that were deleted"));
+    }
+    // Where one filesystem has so little, writers to its tier are refused, whatever the others have; but no limit lets
+    // anybody come so far who has less left than that.
+    let is_tight = |tier: &&TierInfo| {
+        tier.state == TierState::Ready && tier.free < tier.total / NEARLY_FULL && Some(tier.free) < info.available
+    };
+    for tier in info.tiers.iter().filter(is_tight) {
+        let (name, left, whole) = (&tier.name, size::humane(tier.free), size::humane(tier.total));
+        found.push(format!("the filesystem of tier {name} is nearly full: {left} of {whole} are left"));
     }
     if let Some(available) = info.available.filter(|available| *available < info.capacity / NEARLY_FULL) {
         let (left, whole) = (size::humane(available), size::humane(info.capacity));

@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use tensorfs_fs::Info;
+use tensorfs_fs::{Info, TOLD_TO_LEAVE, UPGRADE};
 
 use crate::ask::about::{self, About};
 use crate::cli;
-use crate::mounting::kept;
 use crate::show::failure::Failure;
 use crate::show::{info, output};
 
@@ -21,6 +20,6 @@ pub fn run(arguments: &cli::Info) -> Result<ExitCode, Failure> {
         Failure::at(&arguments.target, format!("its server speaks of something unknown here ({error}); try --json"))
     })?;
     let reason = found.keeper.as_ref().and_then(|keeper| keeper.reason.as_deref());
-    let has_left = reason.is_some_and(|reason| [kept::UPGRADE, kept::TOLD_TO_LEAVE].contains(&reason));
+    let has_left = reason.is_some_and(|reason| [UPGRADE, TOLD_TO_LEAVE].contains(&reason));
     output::print(&info::table(&found, has_left)).map(|()| code)
 }

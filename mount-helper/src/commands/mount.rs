@@ -10,6 +10,7 @@ use crate::ask::carrier;
 use crate::cli::{From, Mount};
 use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
+use crate::mounting::pool::tell_of_host;
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
 use crate::mounting::stored::Stored;
@@ -91,7 +92,9 @@ fn make_tree(url: &str, from: &From, pool: &Path) -> Result<(), Failure> {
         command.arg(flag).arg(value);
     }
     command.arg("--").arg(url).arg(pool);
-    bringing::make_tree(command, pool, carrier::reason)
+    bringing::make_tree(command, pool, carrier::reason)?;
+    tell_of_host(pool);
+    Ok(())
 }
 
 /// Files leave for a remote, if there is one.

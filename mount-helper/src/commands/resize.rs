@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use tensorfs_fs::{Reply, Request};
+use tensorfs_fs::{Info, Reply, Request};
 use tensorfs_layout::Error;
 
-use crate::ask::question;
+use crate::ask::{about, question};
 use crate::cli::Resize;
 use crate::mounting::pool;
 use crate::mounting::target::Target;
@@ -28,8 +28,19 @@ pub fn run(arguments: &Resize) -> Result<(), Failure> {
             }
         },
     }
+    if let Some(limit) = limit {
+        tell_of_host(&arguments.target, Path::new(&name), limit);
+    }
     let now = limit.map_or("no size limit".to_owned(), |limit| format!("limit {}", size::humane(limit)));
     output::print(&format!("{name}: {now}\n"))
+}
+
+/// The limit is set: whatever is wrong with asking for more, somebody else will say.
+fn tell_of_host(target: &Path, pool: &Path, limit: u64) {
+    let info = about::json(target).ok().and_then(|about| serde_json::from_str::<Info>(&about.json).ok());
+    if let Some(info) = info {
+        pool::tell_if_larger(pool, limit, info.capacity);
+    }
 }
 
 fn on_mount(mount_point: &Path, limit: Option<u64>) -> Result<(), Failure> {

@@ -25,16 +25,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SigSet, SignalFd};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Pid, dup2_stdout};
-use tensorfs_fs::{Handover, keep_to_quotas};
+use tensorfs_fs::{Handover, KEEPER_DIED, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, keep_to_quotas};
 
 use crate::mounting::alone::Alone;
 use crate::mounting::errands;
 use crate::mounting::exchange::{self, Wish};
 use crate::mounting::fuse_device::Mounted;
 use crate::mounting::given;
-use crate::mounting::kept::{
-    Adopted, KEEPER_DIED, LEFT, READY, SERVES, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, WOULD_SERVE,
-};
+use crate::mounting::kept::{Adopted, LEFT, READY, SERVES, WOULD_SERVE};
 use crate::mounting::message::{self, Patience};
 use crate::mounting::notify;
 use crate::mounting::options::MountOptions;

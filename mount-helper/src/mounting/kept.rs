@@ -24,14 +24,6 @@ pub const SERVES: u8 = b'+';
 /// What it says when nobody waits for that any more.
 pub const READY: u8 = b'!';
 
-/// Why the next server serves, if one was wished for.
-pub const UPGRADE: &str = "upgrade";
-/// Why the next server serves whose keeper is another one.
-pub const KEEPER_DIED: &str = "its keeper had died";
-/// Why the next server serves, if the one before was told to leave (SIGQUIT).
-pub const TOLD_TO_LEAVE: &str = "it was told to leave";
-/// Why the next server serves, if its service manager has started both anew.
-pub const STARTED_AGAIN: &str = "its service was started again";
 /// What a program prints that could serve.
 pub const WOULD_SERVE: &str = "would serve\n";
 /// So long a server may take to end in whose place another one is started.

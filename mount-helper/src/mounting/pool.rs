@@ -51,6 +51,7 @@ pub fn create_if_missing(pool: &Path, options: &MountOptions) -> Result<(), Fail
     };
     if missing {
         create(pool, options.size, options.layout.clone(), false)?;
+        tell_of_host(pool);
         log::info!("{}: created", pool.display());
     }
     Ok(())
@@ -66,6 +67,23 @@ pub fn tell_of_size(pool: &Path, wanted: u64) {
             "{}: it has {limit}, and size={wanted} does not change that; tensorfs resize does",
             pool.display()
         ));
+    }
+}
+
+/// Says if a pool that is not mounted has a limit that is more than there is room for at all.
+pub fn tell_of_host(pool: &Path) {
+    // Whatever is wrong with it, opening it will say.
+    let Ok(found) = tensorfs_layout::check::inspect(pool) else { return };
+    if let Some(limit) = found.usage.limit {
+        tell_if_larger(pool, limit, found.space.total);
+    }
+}
+
+/// As [`tell_of_host`], of a limit and what the filesystems have that the pool is on.
+pub fn tell_if_larger(pool: &Path, limit: u64, there: u64) {
+    if there > 0 && limit > there {
+        let what = format!("{} of a limit of {}", size::humane(there), size::humane(limit));
+        output::complain(format!("{}: the filesystem it is on has only {what}", pool.display()));
     }
 }
 

@@ -88,7 +88,7 @@ fn running(mount: &Mount) -> Result<MountOptions, Failure> {
     let found = statvfs(mount.mount_point()).at(mount.mount_point())?;
     options.flags.noatime = found.flags().contains(FsFlags::ST_NOATIME);
     options.flags.nodiratime = found.flags().contains(FsFlags::ST_NODIRATIME);
-    options.size = Some(found.blocks() * found.fragment_size());
+    options.size = tensorfs_layout::check::limit_of(mount.source()).ok().flatten();
     Ok(options)
 }
 

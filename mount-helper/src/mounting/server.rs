@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use nix::sys::signal::Signal;
-use tensorfs_fs::{Confinement, Error, Handover, Options, Server, ServerHandle, confine, leave_privileged_to};
+use tensorfs_fs::{
+    Confinement, Error, Handover, Options, Server, ServerHandle, confine, has_left, leave_privileged_to,
+};
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::{Inherited, OpenOptions, Pool, READ_ONLY_HOST};
 
 use crate::mounting::errands::{Errands, Sockets};
 use crate::mounting::fuse_device::{self, Mounted};
-use crate::mounting::kept::{KEEPER_DIED, Kept, LEFT, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE};
+use crate::mounting::kept::{Kept, LEFT};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{beforehand, given, keeper, notify, signals};
 use crate::show::failure::{Failure, reason};
@@ -116,8 +118,7 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     signals::block(to_end(request))?;
     // One that left to this one on purpose was neither killed, nor is anything to be said of that.
     let after = request.after.as_deref().unwrap_or_default();
-    let left = [UPGRADE, KEEPER_DIED, STARTED_AGAIN, TOLD_TO_LEAVE].contains(&after)
-        && pool.recovery().kind == Shutdown::ServerKilled;
+    let left = has_left(after) && pool.recovery().kind == Shutdown::ServerKilled;
     let recovered = recovery_note(&pool).filter(|line| !(left && line.ends_with(NOTHING_LOST)));
     for line in [recovered, read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde_json::Value;
-use tensorfs_tests::{needs_mount, run};
+use tensorfs_tests::{Mounted, needs_mount, run, skip};
 
 use super::{LOG, Room, busy, failure, said};
 
@@ -218,6 +218,57 @@ fn a_limit_that_the_host_cannot_hold_is_said() {
     let said = said(&created);
     assert!(said.contains("pool: the filesystem it is on has only "), "{said}");
     assert_eq!(room.info("pool")["limit"], 900_u64 << 40);
+}
+
+/// A limit that is more than there is was taken for room: what nothing was in was nearly full, and `df` called used
+/// what others have.
+#[test]
+fn a_limit_that_the_host_cannot_hold_is_nowhere_taken_for_room() {
+    needs_mount!();
+    let name = "cli::a_limit_that_the_host_cannot_hold_is_nowhere_taken_for_room";
+    let room = Room::new();
+    fs::create_dir(room.at("disk")).unwrap();
+    let _disk = match Mounted::tmpfs(&room.at("disk"), Some(128)) {
+        Ok(disk) => disk,
+        Err(why) => return skip(name, &why),
+    };
+    fs::write(room.at("disk/others"), vec![1; 40 << 20]).unwrap();
+    let told = |output: &std::process::Output| {
+        assert!(output.status.success(), "{}", said(output));
+        let text = said(output);
+        assert!(
+            text.contains("disk/pool: the filesystem it is on has only 128.0 MiB of a limit of 900.0 TiB"),
+            "{text}"
+        );
+    };
+    told(&room.run(["mount", "--create", "--size", "900T", "disk/pool", "mnt", "--log", "server.log"]));
+    told(&room.run(["resize", "mnt", "900T"]));
+    told(&room.run(["resize", "disk/pool", "900T"]));
+    fs::write(room.at("mnt/f"), vec![1; 10 << 20]).unwrap();
+    room.ok(["sync", "mnt"]);
+    let info = room.info("mnt");
+    let of = |field: &str| info[field].as_u64().unwrap();
+    assert_eq!((of("limit"), of("capacity")), (900 << 40, 128 << 20));
+    let host = nix::sys::statvfs::statvfs(&room.at("disk")).unwrap();
+    assert_eq!(of("available"), host.blocks_available() * host.fragment_size());
+    let df = nix::sys::statvfs::statvfs(&room.at("mnt")).unwrap();
+    assert_eq!((df.blocks() - df.blocks_free()) * df.fragment_size(), of("used"), "as `df` has it");
+    assert_eq!(df.blocks_available() * df.fragment_size(), of("available"));
+    assert_eq!(room.run(["health", "mnt"]).status.code(), Some(0));
+    // Others fill it, which is told.
+    fs::write(room.at("disk/others"), vec![1; (128 << 20) - of("used") as usize - (2 << 20)]).unwrap();
+    let health = room.run(["health", "mnt"]);
+    let text = said(&health);
+    assert!(
+        health.status.code() == Some(1) && text.contains("nearly full: ") && text.contains(" of 128.0 MiB"),
+        "{text}"
+    );
+    fs::write(room.at("disk/others"), "").unwrap();
+    room.ok(["umount", "mnt"]);
+    assert_eq!(room.info("disk/pool")["capacity"], 128 << 20);
+    told(&room.run(["resize", "disk/pool", "900T"]));
+    let quiet = said(&room.run(["resize", "disk/pool", "100M"]));
+    assert!(!quiet.contains("has only"), "{quiet}");
 }
 
 /// `size=` in a line of fstab was dropped without a word once the pool was there.

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tensorfs_tests::{Pattern, needs_mount, wait_for_end};
+use tensorfs_tests::{Mounted, Pattern, needs_mount, skip, wait_for_end, wait_until};
 
 use super::{Room, kill, said};
 
@@ -117,4 +117,31 @@ fn a_server_that_hangs_does_not_hang_metrics() {
     assert!(took < Duration::from_secs(30), "{took:?}");
     let up = |name: &str| said.lines().filter(|line| line.starts_with("tensorfs_up{") && line.ends_with(name)).count();
     assert!(up(" 0") + up(" 1") == 2 && up(" 0") >= 1, "{said}");
+}
+
+/// What the other filesystem has hid it, and who wrote got ENOSPC.
+#[test]
+fn one_of_two_filesystems_that_is_nearly_full_is_told() {
+    needs_mount!();
+    let room = Room::with_pool();
+    fs::create_dir(room.at("disk")).unwrap();
+    let _disk = match Mounted::tmpfs(&room.at("disk"), Some(64)) {
+        Ok(disk) => disk,
+        Err(why) => return skip("cli::one_of_two_filesystems_that_is_nearly_full_is_told", &why),
+    };
+    room.ok(["tier", "add", "pool", "t", "disk/tier"]);
+    room.mount("pool", "mnt");
+    fs::write(room.at("mnt/f"), vec![1; 62 << 20]).unwrap();
+    wait_until("nobody has it open", || room.run(["tier", "move", "mnt/f", "t"]).status.success());
+    let (code, text) = health(&room, &["mnt"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("mnt: serves, but the filesystem of tier t is nearly full: ") && text.contains("64.0 MiB"),
+        "{text}"
+    );
+    // Where the pool may not take so much, that is not what ends it.
+    let limit = room.info("mnt")["used"].as_u64().unwrap() + (1 << 20);
+    room.ok(["resize", "mnt", &limit.to_string()]);
+    let (_, text) = health(&room, &["mnt"]);
+    assert!(!text.contains("tier t") && text.contains("it is nearly full"), "{text}");
 }

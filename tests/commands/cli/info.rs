@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use tensorfs_tests::{Mounted, needs_mount, run_ok, skip, wait_for_end};
+use tensorfs_tests::{Mounted, needs_mount, run_ok, skip, wait_for_end, wait_until};
 
 use super::{Room, kill};
 
@@ -160,7 +160,7 @@ fn info_of_a_pool_with_tiers_is_the_same_mounted_and_closed() {
         room.mount("pool", "mnt");
         let file = room.at("mnt/f");
         fs::write(&file, vec![1; 20 << 20]).unwrap();
-        room.ok(["tier", "move", file.to_str().unwrap(), "t"]);
+        wait_until("nobody has it open", || room.run(["tier", "move", "mnt/f", "t"]).status.success());
         room.ok(["sync", "mnt"]);
         let mounted = room.info("mnt");
         // The log may grow meanwhile, and others use the disk; the tier is this test's alone.

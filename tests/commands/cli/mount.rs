@@ -515,6 +515,9 @@ fn a_pool_on_a_read_only_filesystem_is_mounted_to_be_read() {
             assert_eq!(info["read_only"], "its filesystem is read-only", "{options}");
         }
         assert!(!said(&room.run(["health", "mnt"])).contains("takes no changes"));
+        let metrics = room.ok(["metrics", "mnt"]);
+        let read_only = metrics.lines().find(|line| line.starts_with("tensorfs_read_only{")).unwrap();
+        assert!(read_only.ends_with(" 0"), "no alarm for what was wished: {read_only}");
         // Who can write the pool is kept from it.
         if options == "ro" {
             let refused = room.fails(["mount", "pool", "other", "--create"]);

@@ -84,7 +84,7 @@ pub struct Info {
     /// If not, why.
     #[serde(default)]
     pub latency_reason: Option<String>,
-    /// Bytes that the pool can hold: its limit, or the size of the host filesystem.
+    /// Bytes that the pool can hold: its limit, but no more than the filesystems that it is on have.
     pub capacity: u64,
     /// What may still be written: as far as the limit and the host allow.
     #[serde(default)]
@@ -199,7 +199,7 @@ impl Info {
             passthrough_reason: link.no_passthrough().map(str::to_owned),
             latency: link.no_latency().is_none(),
             latency_reason: link.no_latency().map(str::to_owned),
-            capacity: space.total,
+            capacity: space.capacity,
             available: Some(space.available),
             used: store.used(),
             limit: usage.limit,

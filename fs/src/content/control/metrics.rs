@@ -8,10 +8,12 @@ use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
+use tensorfs_layout::pool::READ_ONLY_HOST;
 use tensorfs_layout::segment::TierState;
 
 use super::info::Info;
 use crate::file::Files;
+use crate::handover::has_left;
 use crate::store::Latencies;
 
 /// What all names begin with.
@@ -125,12 +127,15 @@ impl Snapshot {
         let info = &self.info;
         page.sizes("build_info", "The server's version", "version", [(&*info.version, 1)])?;
         page.size("passthrough", "1 if the kernel moves the bytes of files", info.passthrough.into())?;
-        page.size("read_only", "1 if the pool takes no changes", info.read_only.is_some().into())?;
+        let at_fault = info.read_only.as_ref().is_some_and(|reason| reason != READ_ONLY_HOST);
+        page.size("read_only", "1 if the pool takes no changes, and not as its host takes none", at_fault.into())?;
         page.counter("unsafe_shutdowns", "Openings of the pool after it had not been closed", info.unsafe_shutdowns)?;
         let takeovers = info.keeper.as_ref().map_or(0, |keeper| keeper.takeovers.into());
         page.counter("takeovers", "Servers that took the place of one that died or left, since the mount", takeovers)?;
         if let Some(keeper) = &info.keeper {
             page.size("keeper_up", "1 if the mount's keeper lives", keeper.pid.is_some().into())?;
+            let died = keeper.reason.as_deref().is_some_and(|reason| !has_left(reason));
+            page.size("server_died", "1 if the server before this one died, and has not left", died.into())?;
         }
         let readers = &info.readers;
         let ended = [("failed", readers.failed), ("not_wanted", readers.given_up)];
