@@ -1,11 +1,14 @@
 //! `.tensorfs/metrics` and `tensorfs metrics`: numbers for Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, run_ok, venv, wait_until};
+use tensorfs_tests::{Call, HostCalls, Mount, Mounted, Rule, Setup, is_root, on_mounts, run_ok, venv, wait_until};
 
 on_mounts!(
     requests_are_counted_with_how_long_they_took,
@@ -15,6 +18,8 @@ on_mounts!(
     alerts_are_about_what_is_told,
     what_is_said_is_understood_by_prometheus_own_parser,
     a_server_that_died_is_told_apart_from_one_that_left,
+    a_mount_in_several_places_is_told_of_once_by_the_name_it_was_asked_by,
+    whatever_a_mount_is_called_its_metrics_are_whole,
 );
 
 /// Samples by their name and labels, those of the mount and the pool left out.
@@ -283,4 +288,68 @@ fn a_server_that_died_is_told_apart_from_one_that_left(setup: Setup) {
     mount.kill_server();
     wait_until("another server", || takeovers(&mount).0 == 2.0);
     assert_eq!(takeovers(&mount), (2.0, 1.0));
+}
+
+/// The values of the label `mount` in what `tensorfs metrics` says of some mounts.
+fn names_told(mount: &Mount, targets: &[&Path]) -> BTreeSet<String> {
+    let text = mount.tensorfs_ok(["metrics".as_ref()].into_iter().chain(targets.iter().map(|path| path.as_os_str())));
+    // Neither sample nor family twice.
+    parsed(&text);
+    let label = |line: &str| Some(line.split_once("{mount=\"")?.1.split_once('"')?.0.to_owned());
+    text.lines().filter_map(label).collect()
+}
+
+/// The server went on to call it as it was first, and what was bound was told of twice, which Prometheus refuses.
+fn a_mount_in_several_places_is_told_of_once_by_the_name_it_was_asked_by(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root makes bind mounts");
+    }
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (bind, below) = (mount.host().join("bind"), mount.host().join("below"));
+    fs::create_dir(mount.at("d")).unwrap();
+    let bound = [(&bind, mount.path().to_owned()), (&below, mount.at("d"))].map(|(place, what)| {
+        fs::create_dir(place).unwrap();
+        Mounted::new(Command::new("mount").arg("--bind").arg(what), place).unwrap()
+    });
+    let one = |path: &Path| BTreeSet::from([path.to_str().unwrap().to_owned()]);
+    for place in [mount.path(), &*bind, &*below] {
+        assert_eq!(names_told(&mount, &[place]), one(place));
+    }
+    assert_eq!(names_told(&mount, &[&bind, mount.path(), &below, mount.pool()]), one(&bind));
+    drop(bound);
+}
+
+/// So long that each of many hundred lines is, with what has to be written otherwise in a label, and no text.
+fn whatever_a_mount_is_called_its_metrics_are_whole(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root makes bind mounts");
+    }
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let long = "\"".repeat(240);
+    let long = (0..7).fold(mount.host(), |path, _| path.join(&long));
+    let odd = mount.host().join(OsStr::from_bytes(b"a\"b\\c\n\xff"));
+    let other = mount.host().join(OsStr::from_bytes(b"a\"b\\c\n\xfe"));
+    let host = mount.host().display().to_string();
+    let expected = [format!("{host}/a\\\"b\\\\c\\n\\\\xff"), format!("{host}/a\\\"b\\\\c\\n\\\\xfe")];
+    for (place, name) in [(&odd, Some(&expected[0])), (&other, Some(&expected[1])), (&long, None)] {
+        fs::create_dir_all(place).unwrap();
+        let pool = mount.host().join("another");
+        mount.tensorfs_ok(["create".as_ref(), "--force".as_ref(), pool.as_os_str()]);
+        let log = mount.host().join("another.log");
+        mount.tensorfs_ok(["mount".as_ref(), "--log".as_ref(), log.as_os_str(), pool.as_os_str(), place.as_os_str()]);
+        let text = mount.tensorfs_ok(["metrics".as_ref(), place.as_os_str()]);
+        mount.tensorfs_ok(["umount".as_ref(), place.as_os_str()]);
+        assert_eq!(parsed(&text)["files"], 0.0);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(lines.len() > 500, "{}", lines.len());
+        let Some(name) = name else { continue };
+        let label = format!("{{mount=\"{name}\"");
+        assert!(lines.iter().all(|line| line.contains(&label)), "{label}: {}", lines[0]);
+    }
 }

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::about;
 use crate::cli::Metrics;
-use crate::mounting::apart;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
+use crate::mounting::{apart, foreign};
 use crate::show::failure::{At, Failure};
 use crate::show::metrics::Families;
-use crate::show::output;
+use crate::show::{output, text};
 
 /// The file that node exporter finds in its directory.
 const NAME: &str = "tensorfs.prom";
@@ -27,34 +27,48 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
         return tell(&of(target));
     }
     let patience = arguments.timeout.unwrap_or(apart::PATIENCE);
-    // One that is named twice is told of once.
-    let (mut all, mut up) = (Families::default(), Vec::new());
+    let mut is_whole = true;
+    let (mut all, mut told): (_, Vec<Told>) = (Families::default(), Vec::new());
     for target in &arguments.targets {
-        match ask(target, patience) {
-            Answer::Says { mount, text } => {
-                let known = up.iter().position(|(other, _)| *other == mount);
-                match known.map(|at| &mut up[at].1) {
-                    Some(true) => continue,
-                    Some(is_up) => *is_up = true,
-                    None => up.push((mount, true)),
+        let (mount, device) = match ask(target, patience) {
+            Answer::Says { mount, device, text } => {
+                // One that is named twice is told of once, also where it is bound to another place.
+                if told.iter().any(|other| other.device == Some(device)) {
+                    continue;
                 }
-                all.add(&text);
+                let called = told.iter_mut().find(|other| other.mount == mount);
+                if let Some(Told { device: Some(_), .. }) = called {
+                    output::complain(format!("{}: another mount is called {mount}, too", target.display()));
+                    is_whole = false;
+                    continue;
+                }
+                all.add(&mount, &text);
+                (mount, Some(device))
             }
             Answer::Silent { why, mount } => {
                 output::complain(why);
-                let mount = mount.unwrap_or_else(|| name_of(target));
-                if !up.iter().any(|(other, _)| *other == mount) {
-                    up.push((mount, false));
-                }
+                (mount.unwrap_or_else(|| name_of(target)), None)
             }
+        };
+        match told.iter_mut().find(|other| other.mount == mount) {
+            Some(other) => other.device = other.device.or(device),
+            None => told.push(Told { mount, device }),
         }
     }
-    all.add_up(up.iter().map(|(mount, up)| (mount.as_str(), *up)));
+    all.add_up(told.iter().map(|told| (told.mount.as_str(), told.device.is_some())));
     match &arguments.textfile {
         Some(directory) => write(directory, &all.prometheus())?,
         None => output::print(&all.open_metrics())?,
     }
-    Ok(if up.iter().all(|(_, up)| *up) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_whole && told.iter().all(|told| told.device.is_some()) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A mount that was asked about.
+struct Told {
+    /// What it is called.
+    mount: String,
+    /// The number of its filesystem, if it answers.
+    device: Option<(u32, u32)>,
 }
 
 /// What comes of asking about a mount.
@@ -63,6 +77,7 @@ pub fn run(arguments: &Metrics) -> Result<ExitCode, Failure> {
 enum Answer {
     Says {
         mount: String,
+        device: (u32, u32),
         text: String,
     },
     Silent {
@@ -87,14 +102,15 @@ fn tell(answer: &Answer) -> Result<ExitCode, Failure> {
 
 /// Where it is mounted, and what its server says.
 fn of(target: &Path) -> Answer {
-    let mount = match Target::of(target).and_then(Target::mount) {
+    // Of another user's mount nothing is asked, and it keeps nobody from hearing of the others.
+    let mount = match foreign::check(target).and_then(|()| Target::of(target)).and_then(Target::mount) {
         Ok(mount) => mount,
         Err(failure) => return Answer::Silent { why: failure.to_string(), mount: None },
     };
-    let name = mount.mount_point().to_string_lossy().into_owned();
-    let text = if mount.is_dead() { Err(Failure::new(about::gone(&mount))) } else { about::metrics(&mount) };
-    match text {
-        Ok(text) => Answer::Says { mount: name, text },
+    let name = text::named(mount.mount_point());
+    let said = if mount.is_dead() { Err(Failure::new(about::gone(&mount))) } else { about::metrics(&mount) };
+    match said {
+        Ok(text) => Answer::Says { mount: name, device: mount.device(), text },
         Err(failure) => Answer::Silent { why: failure.to_string(), mount: Some(name) },
     }
 }
@@ -105,7 +121,7 @@ fn name_of(target: &Path) -> String {
     let path: PathBuf = std::path::absolute(target).map_or_else(|_| target.into(), |path| path.components().collect());
     let table = Table::read().unwrap_or_default();
     let mount = if table.top_at(&path).is_some() { None } else { table.of_pool(&path).next() };
-    mount.map_or(&*path, Mount::mount_point).to_string_lossy().into_owned()
+    text::named(mount.map_or(&*path, Mount::mount_point))
 }
 
 /// Whoever reads the file finds all of it, or all of what was there before.

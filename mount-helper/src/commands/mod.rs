@@ -93,7 +93,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
 /// The paths that a command goes to; of those that look themselves whose mount it is, none.
 fn paths(command: &Command) -> Vec<&Path> {
     match command {
-        Command::Info(_) | Command::Health(_) | Command::Umount(_) => Vec::new(),
+        Command::Info(_) | Command::Health(_) | Command::Metrics(_) | Command::Umount(_) => Vec::new(),
         // With exit statuses of their own.
         Command::Check(_) | Command::Diff(_) => Vec::new(),
         Command::Completions(_) => Vec::new(),
@@ -103,7 +103,6 @@ fn paths(command: &Command) -> Vec<&Path> {
         Command::Latest(arguments) => vec![&arguments.dir],
         Command::Ls(arguments) => all(&arguments.paths),
         Command::Manual(arguments) => vec![&arguments.directory],
-        Command::Metrics(arguments) => all(&arguments.targets),
         // Nobody answers for what is mounted on a descriptor yet; that is looked at before the pool's path.
         Command::Mount(arguments) if given::number(&arguments.mountpoint).is_some() => Vec::new(),
         Command::Mount(arguments) => vec![&arguments.pool, &arguments.mountpoint],

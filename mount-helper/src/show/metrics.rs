@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Servers say no more than so many bytes, and nothing of others.
-const MOST: usize = 1 << 20;
 const NAMES: &str = "tensorfs_";
 /// What is said here.
 const UP: &str = "tensorfs_up";
@@ -26,22 +24,20 @@ struct Family {
 }
 
 impl Families {
-    /// Adds what a server says of one mount.
-    pub fn add(&mut self, text: &str) {
-        if text.len() <= MOST {
-            self.add_lines(text, |name| name.starts_with(NAMES) && name != UP);
-        }
+    /// Adds what a server says of one mount, which is called so; it may know it by another name.
+    pub fn add(&mut self, mount: &str, text: &str) {
+        self.add_lines(text, |name| name.starts_with(NAMES) && name != UP, |line| renamed(line, mount));
     }
 
-    /// Adds families of which the name is one, with samples that are called as they are.
-    fn add_lines(&mut self, text: &str, is_one: impl Fn(&str) -> bool) {
+    /// Adds families of which the name is one, with samples that are called as they are, each as something makes of it.
+    fn add_lines(&mut self, text: &str, is_one: impl Fn(&str) -> bool, sample: impl Fn(&str) -> Option<String>) {
         let mut at = None;
         for line in text.lines().filter(|line| !line.is_empty() && *line != "# EOF") {
             let Some(about) = line.strip_prefix("# ") else {
                 if let Some(family) = at.map(|at: usize| &mut self.all[at])
                     && line.starts_with(&family.name)
                 {
-                    family.samples.push(line.to_owned());
+                    family.samples.extend(sample(line));
                 }
                 continue;
             };
@@ -68,10 +64,9 @@ impl Families {
     pub fn add_up<'m>(&mut self, mounts: impl IntoIterator<Item = (&'m str, bool)>) {
         let mut text = "# HELP tensorfs_up 1 if the mount's server answers.\n# TYPE tensorfs_up gauge\n".to_owned();
         for (mount, up) in mounts {
-            let mount = mount.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = writeln!(text, "tensorfs_up{{mount=\"{mount}\"}} {}", u8::from(up));
+            let _ = writeln!(text, "tensorfs_up{{mount=\"{}\"}} {}", escaped(mount), u8::from(up));
         }
-        self.add_lines(&text, |name| name == UP);
+        self.add_lines(&text, |name| name == UP, |line| Some(line.to_owned()));
     }
 
     /// As OpenMetrics text.
@@ -102,6 +97,24 @@ impl Families {
     }
 }
 
+/// As the value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// A sample with another value of the label `mount`, which is the first one; none if it is not.
+fn renamed(line: &str, mount: &str) -> Option<String> {
+    const LABEL: &str = "{mount=\"";
+    let (name, labels) = line.split_once(LABEL)?;
+    let mut is_escaped = false;
+    let end = labels.bytes().position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    })?;
+    Some(format!("{name}{LABEL}{}{}", escaped(mount), &labels[end..]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,26 +124,25 @@ mod tests {
         let of = |mount: &str| {
             format!(
                 "# HELP tensorfs_x_bytes Bytes.\n# TYPE tensorfs_x_bytes counter\n\
-                 tensorfs_x_bytes_total{{m=\"{mount}\"}} 1\n\
-                 # HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{{m=\"{mount}\"}} 2\n\
+                 tensorfs_x_bytes_total{{mount=\"{mount}\",kind=\"k\"}} 1\n\
+                 # HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{{mount=\"{mount}\"}} 2\n\
                  tensorfs_up{{mount=\"b\"}} 1\n# TYPE other gauge\nother 1\n# TYPE tensorfs_up gauge\n\
                  tensorfs_up{{mount=\"b\"}} 1\n# EOF\n"
             )
         };
         let mut all = Families::default();
-        all.add(&of("a"));
-        all.add(&of("b"));
+        // The second one is called otherwise by its server.
+        all.add("a", &of("a"));
+        all.add("b", &of(r#"\\\"q,{mount=\"w"#));
         all.add_up([("a\"", true), ("b", false)]);
         let about_up = "# HELP tensorfs_up 1 if the mount's server answers.\n# TYPE tensorfs_up gauge\n";
         let up = format!("{about_up}tensorfs_up{{mount=\"a\\\"\"}} 1\ntensorfs_up{{mount=\"b\"}} 0\n");
-        let y = "# HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{m=\"a\"} 2\ntensorfs_y{m=\"b\"} 2\n";
-        let x = "tensorfs_x_bytes_total{m=\"a\"} 1\ntensorfs_x_bytes_total{m=\"b\"} 1\n";
+        let y =
+            "# HELP tensorfs_y A y.\n# TYPE tensorfs_y gauge\ntensorfs_y{mount=\"a\"} 2\ntensorfs_y{mount=\"b\"} 2\n";
+        let x = |mount: &str| format!("tensorfs_x_bytes_total{{mount=\"{mount}\",kind=\"k\"}} 1\n");
+        let x = x("a") + &x("b");
         let about = |name: &str| format!("# HELP {name} Bytes.\n# TYPE {name} counter\n{x}{y}{up}");
         assert_eq!(all.open_metrics(), about("tensorfs_x_bytes") + "# EOF\n");
         assert_eq!(all.prometheus(), about("tensorfs_x_bytes_total"));
-        // Of one that says more than any server does nothing is said.
-        let before = all.prometheus();
-        all.add(&of("a").repeat(20_000));
-        assert_eq!(all.prometheus(), before);
     }
 }

@@ -12,6 +12,16 @@ pub fn plain(name: &str) -> String {
     name.chars().flat_map(|char| if char.is_control() { char.escape_default().collect() } else { vec![char] }).collect()
 }
 
+/// A path as a name that others do not have: what is no text of it is told by its bytes, as `\xff`.
+pub fn named(path: &Path) -> String {
+    let mut name = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        name.push_str(chunk.valid());
+        name.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    name
+}
+
 /// A line of JSON with a path in it: as text, and if it is none, its bytes, too.
 pub fn with_path(mut line: Value, path: &Path) -> Value {
     if let Some(fields) = line.as_object_mut() {

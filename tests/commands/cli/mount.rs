@@ -697,3 +697,29 @@ fn passthrough_where_it_is_not_to_be_had() {
     assert!(served.starts_with(&format!(": {reason}")), "{log}");
     room.ok(["umount", "mnt"]);
 }
+
+/// One that root asks nothing kept everybody from hearing of the others.
+#[test]
+fn metrics_of_another_users_mount_are_not_asked_for_and_the_others_told() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::metrics_of_another_users_mount", "only root mounts for others");
+    }
+    let room = Room::with_pool();
+    room.mount("pool", "other");
+    // Nobody serves it: whoever asked would wait.
+    let device = mounted_for(&room, 65534);
+    for order in [["mnt", "other"], ["other", "mnt"]] {
+        let metrics = room.run(["metrics", order[0], order[1], "--textfile", "."]);
+        assert_eq!(metrics.status.code(), Some(1), "{}", said(&metrics));
+        assert!(said(&metrics).contains("on a mount of user 65534's"), "{}", said(&metrics));
+        let told = fs::read_to_string(room.at("tensorfs.prom")).unwrap();
+        for (name, place, value) in [("up", "mnt", 0), ("up", "other", 1)] {
+            let line = format!("tensorfs_{name}{{mount=\"{}\"}} {value}\n", room.at(place).display());
+            assert!(told.contains(&line), "{line}{told}");
+        }
+        assert_eq!(told.lines().filter(|line| line.starts_with("tensorfs_files{")).count(), 1, "{told}");
+        fs::remove_file(room.at("tensorfs.prom")).unwrap();
+    }
+    drop(device);
+}
