@@ -417,8 +417,11 @@ impl View {
 
     fn apply_retired(&mut self, first: TxId, last: TxId, placed: Placed) {
         self.pool_seq = self.pool_seq.max(placed.seq);
-        if self.retired.range(..=first).next_back().is_some_and(|(_, (end, old))| *end >= last && old.seq > placed.seq)
-        {
+        // What says more than this one stays, be it older: this one may be of a cleaning that was done a second time.
+        let covers = |(start, (end, old)): (&TxId, &(TxId, Placed))| {
+            (*start, *end) != (first, last) && *end >= last || *end == last && old.seq > placed.seq
+        };
+        if self.retired.range(..=first).next_back().is_some_and(covers) {
             return;
         }
         let within: Vec<TxId> =

@@ -8,14 +8,15 @@ use crate::tree::object::Content;
 use crate::tree::view::View;
 
 impl View {
-    /// The record that says `first..=last` is retired, merged with what borders on it.
+    /// The record that says `first..=last` is retired, merged with what borders on it or overlaps it: what a server that
+    /// was killed before its last commit had cleaned is cleaned again.
     pub(crate) fn retire(&self, first: TxId, last: TxId) -> Record {
         let before = self.retired.range(..first).next_back().filter(|(_, (end, _))| end.0 + 1 >= first.0);
-        let behind = self.retired.range(first..).find(|(start, _)| start.0 <= last.0 + 1);
-        Record::Retired {
-            first: before.map_or(first, |(start, _)| *start),
-            last: behind.map_or(last, |(_, (end, _))| (*end).max(last)),
+        let (first, mut last) = before.map_or((first, last), |(start, (end, _))| (*start, last.max(*end)));
+        while let Some((_, (end, _))) = self.retired.range(first..=TxId(last.0 + 1)).find(|(_, (end, _))| *end > last) {
+            last = *end;
         }
+        Record::Retired { first, last }
     }
 
     /// True if a record at `placed` is one that the view rests on, so that cleaning must carry it to another block.
