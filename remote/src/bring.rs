@@ -91,7 +91,7 @@ pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
             false => match serde_json::from_slice(note) {
                 Ok(noted @ Noted::Several(_)) => {
                     drop(committed);
-                    several::bring(&mount, noted);
+                    several::bring(mount, noted);
                     return Ok(());
                 }
                 Ok(Noted::One(from)) => Ok(Source::Made(from)),

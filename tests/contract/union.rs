@@ -1,19 +1,23 @@
 //! A job's pools, each carried to its own place below one URL, and mounted as one tree.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tensorfs_tests::{Mount, Mounted, Passthrough, Pattern, Setup, as_user, on_mounts, xattr};
+use tensorfs_tests::{Mount, Mounted, Passthrough, Pattern, Setup, as_user, on_mounts, wait_until, xattr};
 
 on_mounts!(
     several_pools_below_one_url_are_one_mount,
     a_merged_directory_lets_nobody_in_whom_one_of_them_keeps_out,
     files_of_several_come_whoever_was_killed_and_whichever_is_away,
+    a_store_that_does_not_answer_holds_up_no_file_of_another,
 );
 
 const SIZE: usize = 2 << 20;
@@ -137,9 +141,7 @@ fn several_pools_below_one_url_are_one_mount(setup: Setup) {
     fs::rename(at.join("run/host-1-0"), at.join("elsewhere")).unwrap();
     assert_eq!(xattr::get(&at.join("elsewhere"), "user.tensorfs.state").unwrap(), b"sealed");
     drop(mounted);
-    tensorfs_tests::wait_until("the pool's end", || {
-        tensorfs_layout::pool::holder(&job.pool).is_ok_and(|holder| holder.is_none())
-    });
+    wait_until("the pool's end", || tensorfs_layout::pool::holder(&job.pool).is_ok_and(|holder| holder.is_none()));
     job.origin.tensorfs_ok(["check", "--data", pool]);
 }
 
@@ -263,4 +265,139 @@ fn files_of_several_come_whoever_was_killed_and_whichever_is_away(setup: Setup) 
     assert_eq!(mount.quarantine(), Vec::<Value>::new());
     mount.umount();
     mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
+}
+
+/// What was carried to a directory, as an S3 store with one bucket, which can be read. It answers nobody who asks for
+/// an object with a word in its path, until it is let go of.
+struct Store {
+    top: PathBuf,
+    held: &'static str,
+    /// How many wait, and whether they are to.
+    waiting: Mutex<(usize, bool)>,
+    let_go: Condvar,
+}
+
+impl Store {
+    /// Starts one, and gives its address.
+    fn start(top: &Path, held: &'static str) -> (Arc<Self>, String) {
+        let (waiting, let_go) = (Mutex::new((0, true)), Condvar::new());
+        let store = Arc::new(Self { top: top.to_owned(), held, waiting, let_go });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let this = store.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let this = this.clone();
+                thread::spawn(move || this.serve(&stream));
+            }
+        });
+        (store, address)
+    }
+
+    fn serve(&self, mut stream: &TcpStream) -> Option<()> {
+        let mut requests = BufReader::new(stream);
+        loop {
+            let mut request = String::new();
+            requests.read_line(&mut request).ok().filter(|read| *read > 0)?;
+            let mut header = String::new();
+            while header.trim_end() != "" || header.is_empty() {
+                header.clear();
+                requests.read_line(&mut header).ok().filter(|read| *read > 0)?;
+            }
+            let mut words = request.split(' ');
+            let (method, target) = (words.next()?, words.next()?);
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let found = match query {
+                "" => self.object(&decoded(path)),
+                query => Some(self.listed(query).into_bytes()),
+            };
+            let (status, body) = found.map_or(("404 Not Found", Vec::new()), |body| ("200 OK", body));
+            let time = "Last-Modified: Tue, 24 Nov 2026 10:00:00 GMT";
+            write!(stream, "HTTP/1.1 {status}\r\nETag: \"x\"\r\n{time}\r\nContent-Length: {}\r\n\r\n", body.len())
+                .ok()?;
+            if method != "HEAD" {
+                stream.write_all(&body).ok()?;
+            }
+        }
+    }
+
+    fn object(&self, path: &str) -> Option<Vec<u8>> {
+        if path.contains(self.held) {
+            let mut waiting = self.waiting.lock().unwrap();
+            waiting.0 += 1;
+            while waiting.1 {
+                waiting = self.let_go.wait(waiting).unwrap();
+            }
+        }
+        fs::read(self.top.join(path.strip_prefix("/bucket/")?)).ok()
+    }
+
+    fn listed(&self, query: &str) -> String {
+        let value = |of: &str| query.split('&').find_map(|part| part.strip_prefix(of)).map(decoded);
+        let (prefix, delimiter) = (value("prefix=").unwrap_or_default(), value("delimiter="));
+        let (mut left, mut found) = (vec![prefix], String::new());
+        while let Some(way) = left.pop() {
+            for entry in fs::read_dir(self.top.join(&way)).into_iter().flatten().flatten() {
+                let key = format!("{way}{}", entry.file_name().to_str().unwrap());
+                match entry.metadata().unwrap() {
+                    dir if dir.is_dir() && delimiter.is_none() => left.push(format!("{key}/")),
+                    dir if dir.is_dir() => {
+                        found += &format!("<CommonPrefixes><Prefix>{key}/</Prefix></CommonPrefixes>");
+                    }
+                    file => {
+                        let time = "<LastModified>2026-11-24T10:00:00.000Z</LastModified><ETag>x</ETag>";
+                        found += &format!("<Contents><Key>{key}</Key><Size>{}</Size>{time}</Contents>", file.len());
+                    }
+                }
+            }
+        }
+        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>")
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.lock().unwrap().0
+    }
+
+    fn let_go(&self) {
+        self.waiting.lock().unwrap().1 = false;
+        self.let_go.notify_all();
+    }
+}
+
+fn decoded(text: &str) -> String {
+    text.replace("%2F", "/").replace("%20", " ")
+}
+
+/// Proves E29.
+fn a_store_that_does_not_answer_holds_up_no_file_of_another(setup: Setup) {
+    let Some(job) = Job::new(setup) else { return };
+    let base = job.origin.host();
+    let (at, log) = (base.join("at"), base.join("log"));
+    fs::create_dir(&at).unwrap();
+    let (store, address) = Store::start(job.at.parent().unwrap(), "/host-1/objects/");
+    let passthrough = if job.setup.passthrough() == Passthrough::On { "on" } else { "off" };
+    let mut mount = job.origin.program();
+    mount.env("AWS_ACCESS_KEY_ID", "x").env("AWS_SECRET_ACCESS_KEY", "y");
+    mount.args(["mount", "--from", "s3://bucket/job", "--endpoint", &address]).arg(&job.pool).arg(&at);
+    mount.args(["--passthrough", passthrough, "--log"]).arg(&log);
+    let output = mount.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mounted = Mounted::adopt(&at);
+    let reads: Vec<_> = (0..OWN)
+        .map(|n| {
+            let path = at.join(format!("run/host-1-{n}"));
+            thread::spawn(move || fs::read(path))
+        })
+        .collect();
+    wait_until("somebody waits for that store", || store.waiting() > 0);
+    for (name, bytes) in job.expected().iter().filter(|(name, _)| name.ends_with("host-0-5") || name.contains("2-0")) {
+        assert!(fs::read(at.join(name)).unwrap() == *bytes, "{name}");
+    }
+    assert!(reads.iter().all(|read| !read.is_finished()));
+    store.let_go();
+    for (n, read) in reads.into_iter().enumerate() {
+        assert!(read.join().unwrap().unwrap() == Pattern(100 + n as u64).bytes(0, SIZE), "{n}");
+    }
+    job.check(&at);
+    drop(mounted);
 }

@@ -1,27 +1,51 @@
 //! Files that come from several remotes, whose trees the pool was made from.
+//!
+//! Two threads ask the mount for files, and hand each to those who fetch from its remote: nobody who asks waits for a
+//! store. So one that is not reached, or does not answer, has none but its own files wait.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bring::mount::{AFTER_FAILURE, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, locked};
+use tensorfs_layout::{Ino, SegmentId};
+
+use crate::bring::mount::{AFTER_FAILURE, Mount, PAUSES, Stop, locked};
 use crate::fetch::Fetcher;
 use crate::origin::Noted;
 use crate::repository::{Newest, Repository};
 
 /// Between two attempts to open a remote.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Who has found a file waits so long for its remote to be opened.
+/// Who has found a file waits so long for its remote to be opened, where no other one is.
 const OPENED: Duration = Duration::from_secs(2);
 /// So long all are waited for that are not reached, by what nobody waits for.
 const TOGETHER: Duration = Duration::from_secs(30);
+/// So many files come from one remote beside each other; and so many of all those from which none has come yet, or none
+/// for a while: others have places among those that the server lets come.
+const HANDS: usize = 2;
+const DOUBTED: usize = 6;
+/// A remote from which a file is on its way for longer may be one that does not answer.
+const LONG: Duration = Duration::from_secs(5);
+/// So long is waited for a hand of a remote that answers; and after a file for which there is none, by who asks for
+/// what is waited for, and by who asks for others.
+const FREE: Duration = Duration::from_millis(100);
+const REFUSED: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(250)];
+/// How often it is looked whether a mount is there yet.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A file that is to be fetched: where it goes, and its number in its remote and its bytes.
+type Job = ((Ino, SegmentId), (u64, u64));
 
 /// The repositories that files come from.
 struct Sources {
+    mount: Mount,
     noted: Noted,
     all: Vec<Source>,
     begun: Instant,
+    /// The files that are on their way: from which, and since when.
+    coming: Mutex<Vec<(usize, Ino, Instant)>>,
 }
 
 /// One of them.
@@ -31,12 +55,20 @@ struct Source {
     opened: OnceLock<(Repository, Newest)>,
     /// Why it could not, when that was tried last.
     why: Mutex<Option<String>>,
+    /// Those who fetch from there.
+    hands: OnceLock<Sender<Job>>,
+    /// The last file that was fetched from there has come.
+    has_answered: AtomicBool,
 }
 
 impl Source {
     /// True once it is known what came of opening it.
     fn is_known(&self) -> bool {
-        self.opened.get().is_some() || locked(&self.why).is_some()
+        self.is_open() || locked(&self.why).is_some()
+    }
+
+    fn is_open(&self) -> bool {
+        self.opened.get().is_some()
     }
 
     fn why(&self) -> String {
@@ -60,71 +92,131 @@ impl Sources {
     }
 
     /// The one that an object is in, and its number there; once it is known what came of opening it, if that does not
-    /// take too long.
+    /// take too long and nothing else could come meanwhile.
     fn find(&self, number: u64) -> Option<(usize, &Source, u64)> {
         let (which, number) = self.noted.find(number)?;
         let source = self.all.get(which)?;
         let asked = Instant::now();
-        while !source.is_known() && asked.elapsed() < OPENED {
+        while !source.is_known() && !self.is_any_open() && asked.elapsed() < OPENED {
             thread::sleep(PAUSES[0]);
         }
         Some((which, source, number))
     }
 
+    fn is_any_open(&self) -> bool {
+        self.all.iter().any(Source::is_open)
+    }
+
     /// True once what nobody waits for may come, too: else all files of a remote that is not reached would be tried in
     /// vain, one after the other.
     fn are_there(&self) -> bool {
-        let opened = self.all.iter().filter(|source| source.opened.get().is_some()).count();
+        let opened = self.all.iter().filter(|source| source.is_open()).count();
         opened == self.all.len() || (opened > 0 && self.begun.elapsed() > TOGETHER)
+    }
+
+    /// True of one from which files come.
+    fn answers(&self, coming: &[(usize, Ino, Instant)], which: usize) -> bool {
+        self.all[which].has_answered.load(Ordering::SeqCst)
+            && coming.iter().all(|(of, _, since)| *of != which || since.elapsed() < LONG)
+    }
+
+    /// Has a file come from one. False if no hand is free there.
+    fn hand_over(self: &Arc<Self>, which: usize, job: Job) -> bool {
+        let asked = Instant::now();
+        loop {
+            let mut coming = locked(&self.coming);
+            let is_free = coming.iter().filter(|(of, ..)| *of == which).count() < HANDS;
+            let answers = self.answers(&coming, which);
+            let doubted = || coming.iter().filter(|(of, ..)| !self.answers(&coming, *of)).count();
+            if is_free && (answers || doubted() < DOUBTED) {
+                coming.push((which, job.0.0, Instant::now()));
+                break;
+            }
+            drop(coming);
+            if !answers || asked.elapsed() >= FREE {
+                return false;
+            }
+            thread::sleep(PAUSES[0] / 4);
+        }
+        let hands = self.all[which].hands.get_or_init(|| {
+            let (hands, jobs) = channel();
+            let jobs = Arc::new(Mutex::new(jobs));
+            for _ in 0..HANDS {
+                let (this, jobs) = (self.clone(), jobs.clone());
+                thread::spawn(move || this.fetch(which, &jobs));
+            }
+            hands
+        });
+        // They live as long as this.
+        hands.send(job).is_ok()
+    }
+
+    /// Fetches files from one.
+    fn fetch(&self, which: usize, jobs: &Mutex<Receiver<Job>>) {
+        let source = &self.all[which];
+        let Some((repository, newest)) = source.opened.get() else { return };
+        let mut fetcher = Fetcher::new(repository);
+        loop {
+            let Ok(((ino, segment), of)) = locked(jobs).recv() else { return };
+            let fetched = self.mount.fetch(&mut fetcher, newest, (ino, segment), of);
+            let has_come = fetched.is_ok();
+            // Who asks hears of a mount that is gone himself.
+            let _ = self.mount.said(ino, segment, fetched);
+            source.has_answered.store(has_come, Ordering::SeqCst);
+            if !has_come {
+                thread::sleep(AFTER_FAILURE);
+            }
+            locked(&self.coming).retain(|(of, one, _)| (*of, *one) != (which, ino));
+        }
+    }
+
+    /// Asks for files, and hands them over.
+    fn ask(self: &Arc<Self>, waited_for: bool) -> Result<(), Stop> {
+        let mut looked = Instant::now();
+        while !self.all.iter().any(Source::is_known) {
+            thread::sleep(PAUSES[0]);
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                if !self.mount.is_there_within(Duration::ZERO) {
+                    return Err(Stop::Unmounted);
+                }
+            }
+        }
+        loop {
+            let Some((ino, number, size, segment)) = self.mount.next(waited_for || !self.are_there())? else {
+                thread::sleep(if waited_for { PAUSES[0] } else { PAUSES[1] });
+                continue;
+            };
+            let refused = match self.find(number) {
+                None => Some(("its remote has no such file".to_owned(), true)),
+                Some((_, source, _)) if !source.is_open() => Some((source.why(), false)),
+                Some((which, _, number)) if self.hand_over(which, ((ino, segment), (number, size))) => None,
+                Some(_) => Some(("others come from its remote, or none does".to_owned(), false)),
+            };
+            if let Some(why) = refused {
+                self.mount.said(ino, segment, Err(why))?;
+                // What can come is not kept waiting.
+                thread::sleep(if self.is_any_open() { REFUSED[usize::from(!waited_for)] } else { AFTER_FAILURE });
+            }
+        }
     }
 }
 
-/// Brings files of a mount until all are here or it is mounted no more.
-pub(super) fn bring(mount: &Mount, noted: Noted) {
+/// Brings files of a mount until all are here or it is mounted no more. Nobody waits then for a store that does not
+/// answer.
+pub(super) fn bring(mount: Mount, noted: Noted) {
     let all = (0..noted.count()).map(|_| Source::default()).collect();
-    let sources = Arc::new(Sources { noted, all, begun: Instant::now() });
+    let sources = Arc::new(Sources { mount, noted, all, begun: Instant::now(), coming: Mutex::default() });
     for which in 0..sources.all.len() {
-        // Nobody waits for one that is not reached when all is over.
         let sources = sources.clone();
         thread::spawn(move || sources.open(which));
     }
-    thread::scope(|scope| {
-        scope.spawn(|| mount.give_signs());
-        let workers = (0..THREADS + THREADS_WAITED_FOR).map(|n| {
-            let sources = &*sources;
-            scope.spawn(move || work(mount, sources, n >= THREADS))
-        });
-        let workers: Vec<_> = workers.collect();
-        workers.into_iter().for_each(|worker| drop(worker.join()));
-        mount.over.store(true, Ordering::SeqCst);
-    });
-}
-
-fn work(mount: &Mount, sources: &Sources, waited_for: bool) -> Result<(), Stop> {
-    while !sources.all.iter().any(Source::is_known) {
-        thread::sleep(PAUSES[0]);
-    }
-    let mut fetcher: Option<(usize, Fetcher<'_>)> = None;
-    loop {
-        let Some((ino, number, size, segment)) = mount.next(waited_for || !sources.are_there())? else {
-            thread::sleep(if waited_for { PAUSES[0] } else { PAUSES[1] });
-            continue;
-        };
-        let fetched = match sources.find(number) {
-            None => Err(("its remote has no such file".to_owned(), true)),
-            Some((which, source, number)) => match source.opened.get() {
-                None => Err((source.why(), false)),
-                Some((repository, newest)) => {
-                    let now = fetcher.take().filter(|(of, _)| *of == which);
-                    let (_, now) = fetcher.insert(now.unwrap_or_else(|| (which, Fetcher::new(repository))));
-                    mount.fetch(now, newest, (ino, segment), (number, size))
-                }
-            },
-        };
-        let failed = fetched.is_err();
-        mount.said(ino, segment, fetched)?;
-        if failed {
-            thread::sleep(AFTER_FAILURE);
-        }
-    }
+    let signs = sources.clone();
+    thread::spawn(move || signs.mount.give_signs());
+    let ask = |waited_for| {
+        let sources = sources.clone();
+        thread::spawn(move || sources.ask(waited_for))
+    };
+    [ask(false), ask(true)].into_iter().for_each(|asks| drop(asks.join()));
+    sources.mount.over.store(true, Ordering::SeqCst);
 }
