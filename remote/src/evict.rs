@@ -6,31 +6,30 @@
 //! mount says, by its seals. Nothing is kept here.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorfs_formats::crc32c_append;
 use tensorfs_layout::check::Committed;
-use tensorfs_layout::pool::{Known, Leave, LeaveReply, digest, leave};
+use tensorfs_layout::pool::{Carrying, Known, Leave, LeaveReply, digest, time_of_carrier};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
+use crate::fetching::{Fetching, ask};
 use crate::repository::{Content, Hash, Newest, Part, Repository, State, object_name};
 
-/// Who fetches files of the mount asks for them more often than that.
-const ASKING: Duration = Duration::from_millis(700);
-/// So often, and at these times, it is looked whether somebody fetches files who was just started.
-const LOOKS: (u32, Duration) = (300, Duration::from_millis(50));
-/// A carrier that puts a batch notes it within so many looks.
-const NOTED: u32 = 25;
+/// A carrier that has put a batch notes it within this; and one that is about to put one is waited for so long.
+const NOTED: Duration = Duration::from_secs(5);
+const PUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
+/// So often it is looked again for one file at what has changed meanwhile.
+const AGAIN: u32 = 5;
+/// So many files in a row of which the remote tells nothing, and none is tried any more.
+const FAILED: u32 = 8;
 /// So many objects are known to be there at a time.
 const SEEN: usize = 1 << 20;
 
@@ -58,8 +57,16 @@ pub struct Evictor {
     seen: BTreeMap<Hash, u64>,
     /// What files have is read, and compared with their checksums.
     reads: bool,
-    /// The server knows where the remote is, and somebody fetches what comes back.
+    /// What was read last, and found to have them.
+    read: Option<Content>,
+    /// The server knows where the remote is, and somebody fetches what comes back; and it did once.
     is_begun: bool,
+    has_begun: bool,
+    /// The number of the carrier's time after which it was looked at what is noted.
+    time: u64,
+    /// So many files in a row came to nothing as the store failed.
+    failed: u32,
+    fetching: Fetching,
 }
 
 impl Evictor {
@@ -67,7 +74,7 @@ impl Evictor {
     ///
     /// # Errors
     /// It has no remote, or that cannot be read.
-    pub fn of(pool: &Path, at: &Path, reads: bool) -> Result<Self> {
+    pub fn of(pool: &Path, at: &Path, reads: bool, fetching: Fetching) -> Result<Self> {
         let uuid = Committed::read(pool)?.superblock().uuid_text();
         let settings = note(pool, &uuid)?.settings;
         let repository = Repository::new(settings.open()?);
@@ -75,10 +82,29 @@ impl Evictor {
         // Whoever is started with it is in another directory.
         let host = |source| Error::Host { path: pool.display().to_string(), what: "find", source };
         let (pool, at) = (std::path::absolute(pool).map_err(host)?, at.to_owned());
-        let mut evictor =
-            Self { pool, at, uuid, settings, repository, newest, seen: BTreeMap::new(), reads, is_begun: false };
+        let mut evictor = Self {
+            pool,
+            at,
+            uuid,
+            settings,
+            repository,
+            newest,
+            seen: BTreeMap::new(),
+            reads,
+            read: None,
+            is_begun: false,
+            has_begun: false,
+            time: 0,
+            failed: 0,
+            fetching,
+        };
         evictor.look_again()?;
         Ok(evictor)
+    }
+
+    /// Where the pool is mounted.
+    pub fn at(&self) -> &Path {
+        &self.at
     }
 
     /// Lets a file leave, if the remote has all of it. One that nobody has asked for stays if it has come back a moment
@@ -87,15 +113,39 @@ impl Evictor {
     /// # Errors
     /// None can: the remote or the mount is not reached, or whoever calls this may not do so.
     pub fn evict(&mut self, ino: u64, by_itself: bool) -> Result<Evicted> {
-        self.look_again()?;
-        let stays = |why: &str| Ok(Evicted::Stays(why.to_owned()));
+        for _ in 0..AGAIN {
+            self.look_again()?;
+            let evicted = match self.evict_as_seen(ino, by_itself) {
+                // What is wrong with one object need not be wrong with others.
+                Err(error @ (Error::Store { .. } | Error::Damaged { .. })) => {
+                    self.failed += 1;
+                    if self.failed >= FAILED {
+                        self.failed = 0;
+                        return Err(error);
+                    }
+                    return Ok(Evicted::Stays(error.to_string()));
+                }
+                evicted => evicted?,
+            };
+            self.failed = 0;
+            match evicted {
+                Some(evicted) => return Ok(evicted),
+                None => self.is_begun = false,
+            }
+        }
+        Ok(Evicted::Stays("batches are put all the while; try again later".to_owned()))
+    }
+
+    /// As [`Evictor::evict`]; nothing if what is noted has changed meanwhile.
+    fn evict_as_seen(&mut self, ino: u64, by_itself: bool) -> Result<Option<Evicted>> {
+        let stays = |why: &str| Ok(Some(Evicted::Stays(why.to_owned())));
         let batch = self.newest.number();
         let content = self.newest.tree.entry(ino).and_then(|entry| entry.file.clone());
         let Some(content) = content else {
-            return Ok(Evicted::Stays(format!("not in the remote's tree after batch {batch}; `tensorfs remote wait`")));
+            return stays(&format!("not in the remote's tree after batch {batch}; `tensorfs remote wait`"));
         };
         match content.state {
-            _ if content.size == 0 => return Ok(Evicted::Empty),
+            _ if content.size == 0 => return Ok(Some(Evicted::Empty)),
             State::Open => return stays("it was not at rest when it was carried; `tensorfs remote wait`"),
             State::Damaged => return stays("it is damaged, and not in the remote as it is"),
             State::Whole => {}
@@ -107,7 +157,7 @@ impl Evictor {
             return stays("not all of it is in the remote with its checksums");
         }
         if let Some(fault) = self.fault(&content)? {
-            return Ok(Evicted::Stays(fault));
+            return Ok(Some(Evicted::Stays(fault)));
         }
         self.begin()?;
         let known = Known {
@@ -116,19 +166,33 @@ impl Evictor {
             size: content.size,
             seals: digest(content.seals.iter().map(|sealed| (sealed.0, sealed.1))),
         };
-        match self.ask(&Leave::Go { ino: Ino(ino), known, by_itself })? {
-            LeaveReply::Gone => Ok(Evicted::Gone),
-            LeaveReply::Empty => Ok(Evicted::Empty),
-            LeaveReply::Refused(why) => Ok(Evicted::Stays(why)),
+        let (place, time) = (self.settings.url.clone(), self.time);
+        match ask(&self.at, &Leave::Go { ino: Ino(ino), known, place, time, by_itself })? {
+            LeaveReply::Gone => Ok(Some(Evicted::Gone)),
+            LeaveReply::Empty => Ok(Some(Evicted::Empty)),
+            LeaveReply::Refused(why) => stays(&why),
+            LeaveReply::Again => Ok(None),
             LeaveReply::Fetched(_) | LeaveReply::Which { .. } => stays("its server speaks of something unknown here"),
         }
     }
 
-    /// Sees to it that what is known of the remote is the newest tree, and that this pool has put it.
+    /// That somebody fetches what has left, once more: whoever did may have ended.
+    ///
+    /// # Errors
+    /// Nobody does.
+    pub fn see_to_fetching(&mut self) -> Result<()> {
+        if self.has_begun { self.fetching.see_to((&self.pool, &self.at), &self.uuid, &self.settings) } else { Ok(()) }
+    }
+
+    /// Sees to it that what is known of the remote is the newest tree, and that this pool has put it, with nothing
+    /// being put behind it.
     fn look_again(&mut self) -> Result<()> {
-        for _ in 0..NOTED {
+        let begun = Instant::now();
+        loop {
+            let time = time_of_carrier(&self.pool)?;
             let note = note(&self.pool, &self.uuid)?;
-            if note.number == 0 {
+            let is_being_put = note.intended.is_some();
+            if note.number == 0 && !is_being_put {
                 let what = "nothing is in its remote yet; `tensorfs remote carry` brings it there";
                 return Err(Error::Refused(format!("{}: {what}", self.pool.display())));
             }
@@ -136,20 +200,34 @@ impl Evictor {
             if is_elsewhere {
                 self.repository = Repository::new(note.settings.open()?);
                 self.settings = note.settings;
-                (self.is_begun, self.seen) = (false, BTreeMap::new());
+                (self.is_begun, self.seen, self.read) = (false, BTreeMap::new(), None);
             }
-            if is_elsewhere || note.number != self.newest.number() || note.hash != self.newest.hash {
+            let is_other = |newest: &Newest| note.number != newest.number() || note.hash != newest.hash;
+            if !is_being_put && (is_elsewhere || is_other(&self.newest)) {
                 self.newest = self.repository.newest()?;
             }
             let is_ours = self.newest.head.as_ref().is_some_and(|head| head.pool == self.uuid);
-            if is_ours && note.number == self.newest.number() && note.hash == self.newest.hash {
+            if let Some(time) = time.filter(|_| is_ours && !is_being_put && !is_other(&self.newest)) {
+                self.time = time;
                 return Ok(());
             }
-            // A batch is noted after it was put.
+            // A batch is noted before and after it is put.
+            let is_at_work = (is_being_put || time.is_none()) && Carrying::is_taken(&self.pool)?;
+            if begun.elapsed() >= if is_at_work { PUT } else { NOTED } {
+                return Err(self.is_not_last(is_being_put, time.is_some()));
+            }
             sleep(PAUSE);
         }
+    }
+
+    fn is_not_last(&self, is_being_put: bool, is_free: bool) -> Error {
         let (remote, number) = (self.repository.place().shown(), self.newest.number());
-        Err(Error::Refused(format!("{remote}: its newest batch, {number}, is not the one that this pool has put last")))
+        let what = match is_being_put {
+            true => format!("a batch behind {number} may be there or not; `tensorfs remote carry` sees to that"),
+            false if !is_free => "the pool's carrier is at work all the while, or of another version".to_owned(),
+            false => format!("its newest batch, {number}, is not the one that this pool has put last"),
+        };
+        Error::Refused(format!("{remote}: {what}"))
     }
 
     /// What keeps the remote from giving back a file.
@@ -177,7 +255,7 @@ impl Evictor {
                 return Ok(Some(format!("the remote has {} not as long as it was put", object_name(object))));
             }
         }
-        if !self.reads {
+        if !self.reads || self.read.as_ref() == Some(content) {
             return Ok(None);
         }
         let mut sums =
@@ -187,82 +265,27 @@ impl Evictor {
         match read {
             Err(error @ Error::Damaged { .. }) => Ok(Some(error.to_string())),
             Err(error) => Err(error),
-            Ok(_) if sums.are_right() => Ok(None),
+            Ok(_) if sums.are_right() => {
+                self.read = Some(content.clone());
+                Ok(None)
+            }
             Ok(_) => Ok(Some("what the remote has of it has not its checksums".to_owned())),
         }
     }
 
-    /// Before the first file leaves: the server is told where they will be, and somebody fetches what is wanted back.
+    /// Before a file leaves: the server is told where it will be, and somebody fetches what is wanted back.
     fn begin(&mut self) -> Result<()> {
-        if self.is_begun {
-            return Ok(());
+        if !self.is_begun {
+            self.fetching.see_to((&self.pool, &self.at), &self.uuid, &self.settings)?;
+            (self.is_begun, self.has_begun) = (true, true);
         }
-        let kept = Settings { exclude: Vec::new(), ..self.settings.clone() };
-        let note = serde_json::to_vec(&kept).map_err(|error| Error::Refused(error.to_string()))?;
-        let to = Leave::To { pool: self.uuid.clone(), place: self.settings.url.clone(), note };
-        let is_fetched = |this: &Self| match this.ask(&to)? {
-            LeaveReply::Fetched(is_fetched) => Ok(is_fetched),
-            LeaveReply::Refused(why) => Err(Error::Refused(format!("{}: {why}", this.at.display()))),
-            _ => Err(this.unknown()),
-        };
-        if !is_fetched(self)? {
-            // Another server may have just begun.
-            sleep(ASKING);
-            if !is_fetched(self)? {
-                fetch_files(&self.pool, &self.at)?;
-                let mut looks = 0;
-                while !is_fetched(self)? {
-                    if looks == LOOKS.0 {
-                        let what = "nobody fetches what is to come back; nothing has left";
-                        return Err(Error::Refused(format!("{}: {what}", self.at.display())));
-                    }
-                    looks += 1;
-                    sleep(LOOKS.1);
-                }
-            }
-        }
-        self.is_begun = true;
         Ok(())
-    }
-
-    fn ask(&self, request: &Leave) -> Result<LeaveReply> {
-        let asked = File::open(&self.at).and_then(|at| leave(&at, request));
-        asked.map_err(|source| match source.raw_os_error() {
-            Some(libc::EPERM) => {
-                let what = "only root, or who runs the server, may have files leave for the remote";
-                Error::Refused(format!("{}: {what}", self.at.display()))
-            }
-            Some(libc::ENOTTY) => self.unknown(),
-            _ => Error::Host { path: self.at.display().to_string(), what: "ask its server", source },
-        })
-    }
-
-    fn unknown(&self) -> Error {
-        Error::Refused(format!("{}: its server is of another version, which lets no file leave", self.at.display()))
     }
 }
 
 fn note(pool: &Path, uuid: &str) -> Result<Note> {
     let none = || Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()));
     Note::of(pool, uuid)?.ok_or_else(none)
-}
-
-/// Starts what fetches the files of a mount that are wanted, as whoever mounts does; it ends with the mount.
-fn fetch_files(pool: &Path, at: &Path) -> Result<()> {
-    let host = |source| Error::Host { path: "tensorfs-carrier bring".into(), what: "start", source };
-    let mut command = Command::new(std::env::current_exe().map_err(host)?);
-    command.args(["bring", "--"]).arg(pool).arg(at).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: setsid(2) and close_range(2) may be called between fork and exec, and take integers.
-    unsafe {
-        command.pre_exec(|| {
-            nix::unistd::setsid().map_err(io::Error::from)?;
-            // Where the kernel does not know that, what was opened here is closed by executing a program anyway.
-            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-            Ok(())
-        });
-    }
-    command.spawn().map(drop).map_err(host)
 }
 
 /// Compares bytes that come one behind the other with seals.

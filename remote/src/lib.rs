@@ -12,6 +12,7 @@
 //! * [`heal`]: damage of a mounted pool, mended with what a repository has;
 //! * [`relief`]: which files leave by themselves;
 //! * [`evict`]: files of a mount leave it, as a repository has them;
+//! * [`fetching`]: what brings them back, started;
 //! * [`bring`]: the files of a mount whose bytes are in one yet;
 //! * [`origin`]: what a pool is made from: a repository, or several below one URL;
 //! * [`carry`]: from a pool to its remote;
@@ -30,6 +31,7 @@ pub mod crypt;
 mod error;
 pub mod evict;
 pub mod fetch;
+pub mod fetching;
 pub mod gc;
 pub mod heal;
 pub mod origin;

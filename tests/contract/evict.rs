@@ -19,6 +19,8 @@ on_mounts!(
     what_the_remote_has_not_whole_stays,
     what_has_left_is_carried_on,
     what_has_left_is_carried_whatever_is_left_out,
+    what_leaves_while_a_batch_is_made_is_in_it,
+    what_the_newest_tree_lacks_is_taken_from_an_older_one,
     a_remote_that_files_have_left_for_is_not_given_up,
     files_are_here_or_away_whatever_is_killed,
     a_file_that_is_wanted_in_vain_says_so_and_comes_later,
@@ -265,11 +267,22 @@ fn what_the_remote_has_not_whole_stays(setup: Setup) {
     File::options().write(true).open(spoiled).unwrap().write_all_at(&[Pattern(5).bytes(7, 1)[0] ^ 1], 7).unwrap();
     assert!(own.stays("f3").contains("not moved: the remote has lost objects/"));
     assert!(own.stays("f4").contains("not as long as it was put"));
+    // What cannot be looked at keeps no other here.
+    let bytes = fs::read(spoiled).unwrap();
+    fs::remove_file(spoiled).unwrap();
+    fs::create_dir(spoiled).unwrap();
+    let [five, zero] = ["f5", "f0"].map(|name| mount.at(name));
+    let said = String::from_utf8(mount.tensorfs(["tier", "move", text(&five), text(&zero), "remote"]).stderr).unwrap();
+    assert!(said.lines().count() == 1 && said.contains("f5: not moved: "), "{said}");
+    assert!(said.contains("there is a link, a device or another filesystem"), "{said}");
+    assert_eq!((own.state("f0").as_str(), own.state("f5").as_str()), ("away", "sealed"));
+    fs::remove_dir(spoiled).unwrap();
+    fs::write(spoiled, bytes).unwrap();
     let of_five = mount.at("f5");
     let read = ["tier", "move", "--check-data", text(&of_five), "remote"];
     let said = String::from_utf8(mount.tensorfs(read).stderr).unwrap();
     assert!(said.contains("not moved: ") && said.lines().count() == 1, "{said}");
-    assert_eq!((own.state("f5").as_str(), away(&mount.info())), ("sealed", (0, 0)));
+    assert_eq!((own.state("f5").as_str(), away(&mount.info()).0), ("sealed", 1));
     own.has("f3", 3);
     // Others go all the same, and who reads what is there finds nothing.
     let told = mount.tensorfs(["tier", "move", "--check-data", text(mount.path()), "remote"]);
@@ -349,6 +362,88 @@ fn what_has_left_is_carried_whatever_is_left_out(setup: Setup) {
     assert!(own.stays("e.tmp").contains("not in the remote's tree"));
 }
 
+/// Processes that are stopped.
+struct Stopped(Vec<Pid>);
+
+impl Stopped {
+    fn those(all: Vec<Pid>) -> Self {
+        assert!(!all.is_empty());
+        let stopped = Self(all);
+        stopped.0.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = kill(*pid, Signal::SIGCONT);
+        }
+    }
+}
+
+/// Proves E26.
+fn what_leaves_while_a_batch_is_made_is_in_it(setup: Setup) {
+    let fill = |mount: &Mount| {
+        fs::create_dir(mount.at("secret")).unwrap();
+        for n in 0..2 {
+            fs::write(mount.at(format!("secret/f{n}")), Pattern(n).bytes(0, SIZE)).unwrap();
+        }
+    };
+    let Some(own) = Own::with(setup, fill) else { return };
+    let pool = own.mount.pool();
+    // From now on they are left out, and so the next batch has them no more.
+    xattr::set(&own.mount.at("secret"), "user.tensorfs.remote", b"no", 0).unwrap();
+    for n in 10..13 {
+        fs::write(own.mount.at(format!("f{n}")), Pattern(n).bytes(0, SIZE)).unwrap();
+    }
+    own.mount.sync();
+    own.mount.tensorfs_ok(["seal", text(own.mount.path())]);
+    own.mount.tensorfs_ok(["remote", "set", text(pool), &own.url, "--bandwidth", "2"]);
+    let before = objects(&own.at).len();
+    let mut carrier = own.mount.program();
+    carrier.args(["remote", "carry", "--json"]).arg(pool).stdout(Stdio::piped());
+    let carrier = carrier.spawn().unwrap();
+    wait_until("it puts what is new", || objects(&own.at).len() > before);
+    let stopped = Stopped::those(at_work("carry", pool));
+    assert_eq!(fs::read_dir(own.at.join("log")).unwrap().count(), 1, "it is between two batches");
+    own.leave("secret/f1");
+    drop(stopped);
+    let output = carrier.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    own.mount.tensorfs_ok(["remote", "gc", "--keep-last", "1", text(pool)]);
+    own.restores(&[("secret/f1", 1)]);
+    let listed = own.mount.tensorfs_ok(["remote", "list", &own.url]);
+    assert!(listed.contains("/secret/f1") && !listed.contains("/secret/f0") && listed.contains("/f12"), "{listed}");
+    own.has("secret/f1", 1);
+    own.carry();
+}
+
+/// As if such a carrier had been here before.
+///
+/// Proves E26.
+fn what_the_newest_tree_lacks_is_taken_from_an_older_one(setup: Setup) {
+    let Some(mut own) = Own::of_files(setup, 2) else { return };
+    let pool = own.mount.pool().to_owned();
+    let other = pool.with_file_name("other");
+    own.mount.umount();
+    let mut copy = std::process::Command::new("cp");
+    assert!(copy.arg("-a").args([&pool, &other]).status().unwrap().success());
+    own.mount.mount();
+    own.leave("f0");
+    own.mount.umount();
+    // It has put a batch without the file.
+    own.mount.tensorfs_ok(["remote", "set", text(&other), &own.url, "--exclude", "/f0"]);
+    own.mount.tensorfs_ok(["remote", "carry", text(&other)]);
+    assert!(!own.mount.tensorfs_ok(["remote", "list", &own.url]).contains("/f0"));
+    fs::copy(other.join("remote"), pool.join("remote")).unwrap();
+    own.mount.mount();
+    own.carry();
+    own.mount.tensorfs_ok(["remote", "gc", "--keep-last", "1", text(&pool)]);
+    own.restores(&[("f0", 0), ("f1", 1)]);
+    own.has("f0", 0);
+}
+
 /// Proves E27.
 fn a_remote_that_files_have_left_for_is_not_given_up(setup: Setup) {
     let Some(own) = Own::of_files(setup, 2) else { return };
@@ -365,6 +460,14 @@ fn a_remote_that_files_have_left_for_is_not_given_up(setup: Setup) {
         assert!(!output.status.success() && said.lines().count() == 1, "{refused:?}: {said}");
         assert!(said.contains("1 of its files are in file://") && said.contains("tier move PATH pm"), "{said}");
     }
+    // Another place may have the same name.
+    let moved = own.at.with_file_name("moved");
+    fs::rename(&own.at, &moved).unwrap();
+    let output = own.mount.tensorfs(["remote", "set", pool, &own.url]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.lines().count() == 1 && said.contains("has put last"), "{said}");
+    fs::remove_dir_all(&own.at).unwrap();
+    fs::rename(&moved, &own.at).unwrap();
     // As it was said before, and otherwise.
     own.mount.tensorfs_ok(["remote", "set", pool, &own.url, "--bandwidth", "1000"]);
     own.has("f0", 0);
@@ -518,12 +621,32 @@ fn what_belongs_to_the_remote_leaves_by_itself(setup: Setup) {
     for name in ["keep-c.ckpt", "else"] {
         assert_eq!(tier(&mount.at(name)), "pm", "{name}");
     }
+    // Who fetches what is wanted does not make way for others, as the carrier does, and is started again.
+    let fetching = at_work("bring", mount.pool());
+    assert_eq!(fetching.len(), 1, "{fetching:?}");
+    assert_eq!(priority(fetching[0]), priority(Pid::this()));
+    let _ = kill(fetching[0], Signal::SIGKILL);
+    wait_until("another one", || at_work("bring", mount.pool()).iter().any(|pid| *pid != fetching[0]));
+    // What is to stay does, whatever was said of it before.
+    let stays = File::open(mount.at("else")).unwrap();
+    set("else").unwrap();
+    mount.tensorfs(["tier", "move", text(&mount.at("else")), "pm"]);
+    drop(stays);
     // What was wanted stays for a while.
     assert!(fs::read(mount.at("b.ckpt")).unwrap() == Pattern(1).bytes(0, SIZE));
     mount.tensorfs_ok(["remote", "wait", text(&mount.at("b.ckpt"))]);
     thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(tier(&mount.at("b.ckpt")), "pm");
     assert_eq!(away(&mount.info()).0, 3);
+}
+
+/// The niceness of a process, and the class of its requests to a disk.
+fn priority(pid: Pid) -> (i32, i64) {
+    // SAFETY: both take integers.
+    unsafe {
+        let of = libc::getpriority(libc::PRIO_PROCESS, pid.as_raw() as libc::id_t);
+        (of, libc::syscall(libc::SYS_ioprio_get, 1, pid.as_raw()) >> 13)
+    }
 }
 
 fn text_of(mount: &Mount) -> &str {

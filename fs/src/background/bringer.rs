@@ -42,8 +42,9 @@ const RELEASES: Duration = Duration::from_secs(1);
 /// A file that has come does not leave by itself for so long; and of so many that is remembered.
 const STAYS: Duration = Duration::from_secs(600);
 const CAME: usize = 1 << 16;
-/// Who fetches files asks for the next one more often.
+/// Who fetches files asks for the next one more often; and says so often of one that takes long that it is on its way.
 const ASKING: Duration = Duration::from_secs(3);
+const SAYING: Duration = Duration::from_secs(12);
 
 /// Brings files.
 pub(crate) struct Bringer {
@@ -163,7 +164,9 @@ impl Bringer {
 
     /// True if somebody fetches files.
     pub fn is_asked(&self) -> bool {
+        let is_at_work = |coming: &Coming| coming.heard.is_some_and(|heard| heard.elapsed() < SAYING);
         self.asked.lock().is_some_and(|asked| asked.elapsed() < ASKING)
+            || self.state.lock().coming.values().any(is_at_work)
     }
 
     fn has_come(&self, ino: Ino) {

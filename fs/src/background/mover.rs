@@ -102,6 +102,8 @@ impl Mover {
             Ok(tier) if self.is_remote(tier) && is_away => Ok(Moving::Moved),
             Ok(tier) if self.is_remote(tier) => Ok(Moving::Refused(LEAVES.into())),
             Ok(tier) => {
+                // It is to stay.
+                self.wishes.remove(ino);
                 self.ask(caller, (ino, Gift::Tier), begin, move |mover, report| mover.move_file(ino, tier, report))
             }
             Err(fault) => Ok(Moving::Refused(fault.to_string())),
@@ -174,7 +176,7 @@ impl Mover {
         if store.is_own_remote(tier) {
             self.check_owner(caller, ino)?;
             // Somebody has to look there first, and nobody waits for that.
-            return if store.awaited().is_away(ino) { Ok(()) } else { self.wishes.add(ino) };
+            return if store.awaited().is_away(ino) { Ok(()) } else { self.wishes.add(caller.uid, ino) };
         }
         let tier = self.may_place(caller, ino, tier)?;
         self.wishes.remove(ino);

@@ -52,6 +52,13 @@ impl<'a> Locked<'a> {
             self.wait();
         }
     }
+
+    /// As [`Locked::end_quiet`], but waits for no longer than that. False if the descriptor is open yet.
+    pub fn end_quiet_until(&mut self, deadline: Instant) -> bool {
+        self.node.begin_writing();
+        while self.state.quiet && !self.wait_until(deadline) {}
+        !self.state.quiet
+    }
 }
 
 impl Files {

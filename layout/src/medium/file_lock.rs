@@ -14,6 +14,11 @@ pub(crate) fn shared() -> libc::flock {
     libc::flock { l_type: libc::F_RDLCK as _, ..exclusive() }
 }
 
+/// As another lock, but on one byte of the file, which need not be there.
+pub(crate) fn of_byte(at: i64, lock: libc::flock) -> libc::flock {
+    libc::flock { l_start: at as _, l_len: 1, ..lock }
+}
+
 /// True if somebody else has the file open, by which a server is known whose lock is not there any more.
 pub(crate) fn is_open_elsewhere(file: &File) -> bool {
     // SAFETY: F_SETLEASE takes an integer and touches no memory of ours.

@@ -12,17 +12,20 @@ use nix::fcntl::{FcntlArg, fcntl};
 use crate::error::{Error, Result};
 use crate::log::file::open_pool;
 use crate::medium::dir::Dir;
-use crate::medium::file_lock::exclusive;
+use crate::medium::file_lock::{exclusive, of_byte};
 use crate::medium::remote_note::{NEW_REMOTE, REMOTE, REMOTE_LOCK};
+use crate::pool::turns::{self, Turn};
 
 /// The most that is read of a note.
 const MOST: u64 = 64 << 10;
+/// The byte of the lock file that the carrier has locked. Another one is locked in turns by whoever has files leave.
+const BYTE: i64 = 0;
 
 /// The one carrier of a pool, as long as this lives. It may use the pool while others have it open.
 #[derive(Debug)]
 pub struct Carrying {
     dir: Dir,
-    _lock: File,
+    lock: File,
 }
 
 impl Carrying {
@@ -35,8 +38,11 @@ impl Carrying {
             made => made,
         };
         let lock = lock.map_err(failed)?;
-        match fcntl(lock.as_fd(), FcntlArg::F_OFD_SETLK(&exclusive())) {
-            Ok(_) => Ok(Some(Self { dir, _lock: lock })),
+        match fcntl(lock.as_fd(), FcntlArg::F_OFD_SETLK(&of_byte(BYTE, exclusive()))) {
+            Ok(_) => {
+                turns::make_room(&lock).map_err(failed)?;
+                Ok(Some(Self { dir, lock }))
+            }
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
             Err(error) => Err(failed(error.into())),
         }
@@ -50,6 +56,17 @@ impl Carrying {
     /// The note that is kept, if there is one.
     pub fn note(&self) -> Result<Option<Carried>> {
         carried_in(&self.dir)
+    }
+
+    /// A time in which no file leaves the pool for its remote, until what is returned is dropped. Whoever has looked
+    /// before at what is noted has to look again. Nothing if files leave all the while.
+    pub fn own_time(&self) -> Result<Option<Turn<'_>>> {
+        turns::own_time(&self.dir, &self.lock)
+    }
+
+    /// How many files were let leave: as long as it is the same, none has left.
+    pub fn left(&self) -> Result<u64> {
+        turns::left(&self.dir, &self.lock)
     }
 
     /// For messages: the pool.
@@ -114,7 +131,7 @@ fn is_taken_in(dir: &Dir) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         lock => lock.map_err(failed)?,
     };
-    let mut found = exclusive();
+    let mut found = of_byte(BYTE, exclusive());
     fcntl(lock.as_fd(), FcntlArg::F_OFD_GETLK(&mut found)).map_err(|errno| failed(errno.into()))?;
     Ok(libc::c_int::from(found.l_type) != libc::F_UNLCK)
 }

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tensorfs_formats::crc32c_append;
@@ -19,6 +20,7 @@ use crate::log::record::{Attributes, Record};
 use crate::log::transaction::Transaction;
 use crate::pool::asking::ask;
 use crate::pool::opened::Pool;
+use crate::pool::turns::{self, MayLeave};
 use crate::segment::examine::SealedRun;
 use crate::tree::Run;
 use crate::tree::chain::FileChain;
@@ -28,7 +30,7 @@ use crate::tree::object::Object;
 pub const LEAVE_SIZE: usize = 8184;
 
 /// The ioctl(2) by which files leave.
-pub const LEAVE: u32 = nix::request_code_readwrite!(0xa7, 6, LEAVE_SIZE) as u32;
+pub const LEAVE: u32 = nix::request_code_readwrite!(0xa7, 7, LEAVE_SIZE) as u32;
 
 /// Room in the frame of a transaction for what is there beside the seals.
 const REST: usize = length::ATTRIBUTES + length::xattr(64, 8);
@@ -51,6 +53,10 @@ pub enum Leave {
         ino: Ino,
         /// What of it the remote has.
         known: Known,
+        /// The URL of that remote.
+        place: String,
+        /// The number of the carrier's time after which it was looked at what is noted of the remote.
+        time: u64,
         /// Nobody has asked for it: one that has come back a moment ago stays.
         by_itself: bool,
     },
@@ -58,6 +64,8 @@ pub enum Leave {
     Which {
         /// The pool's uuid.
         pool: String,
+        /// Files are to be named. Else it is a sign that somebody carries it.
+        tell: bool,
     },
 }
 
@@ -85,6 +93,8 @@ pub enum LeaveReply {
     Empty,
     /// It stays, or all do.
     Refused(String),
+    /// What was said or seen of the remote before is not so any more: it is to be looked at, and said, again.
+    Again,
     /// These files, and what nobody has used for longest where the mount is fuller than so many per cent.
     Which {
         /// Some of those that their owners have named.
@@ -125,6 +135,15 @@ impl Pool {
     /// True if a carrier has noted where the pool has a second copy.
     pub fn has_second_copy(&self) -> bool {
         self.carried().is_ok_and(|carried| carried.is_some())
+    }
+
+    /// That a file may leave for a place, if the pool's carrier has had no time of its own after this one: the number
+    /// of the tier that stands for that. The answer is held until it is durable that the file has left.
+    pub fn may_leave(&self, place: &str, time: u64) -> Result<Option<(u8, MayLeave)>> {
+        let Some(turn) = turns::may_leave(self.dir(), time)? else { return Ok(None) };
+        let view = self.view();
+        let own = view.remote().filter(|(_, tier)| tier.is_own_remote() && tier.path() == Path::new(place));
+        Ok(own.map(|(number, _)| (number, turn)))
     }
 
     /// Lets a file's bytes be in the remote that the tier of this number stands for, and nowhere else, in one

@@ -14,6 +14,7 @@ use tensorfs_layout::{Ino, SegmentId};
 use crate::carry::alike::Alike;
 use crate::carry::content::{Cutter, Outcome, SealOf, Trouble, different};
 use crate::carry::cuts;
+use crate::carry::left;
 use crate::error::{Error, Result};
 use crate::repository::{Content, Line, Part, Sealed, State, Tree};
 
@@ -109,9 +110,8 @@ impl Reader {
         {
             return Ok(before.clone());
         }
-        let own = committed.view().remote().filter(|(_, tier)| tier.is_own_remote()).map(|(number, _)| number);
-        if own == Some(segment.tier()) {
-            return left((committed, ino), (chain, before), (settled, bytes, seals));
+        if left::is_away(committed, segment) {
+            return left::content((committed, ino), (chain, before), (settled, bytes, seals));
         }
         // One that is damaged is read by each carrier, and by this one every now and then, in case it was mended.
         if let Some(before) = before.filter(|before| before.state == State::Damaged)
@@ -275,25 +275,6 @@ impl Compared {
             |run: &&Run| run.version() <= self.bytes.1 && (run.provisional_seal().is_some() || run.end() <= self.held);
         self.alike(runs, seal_of).take_while(is_same).last().map_or(0, Run::end)
     }
-}
-
-/// What is told of a file that has left for this remote: it has the parts that it had then, as nothing else has them.
-fn left(
-    (committed, ino): (&Committed, Ino),
-    (chain, before): (&FileChain, Option<&Content>),
-    (settled, (segment, version), seals): (bool, Bytes, Vec<Sealed>),
-) -> Result<Content> {
-    let len = |content: &&Content| content.parts.iter().try_fold(0, |sum, part| part.len().checked_add(sum));
-    let end = chain.sealed_end();
-    let Some(before) = before.filter(|before| len(before) == Some(end)) else {
-        let path = committed.view().path_of(ino).unwrap_or_default();
-        let path = String::from_utf8_lossy(&path).into_owned();
-        let what = "its bytes left for the remote, whose newest tree has them no more; nothing is carried, so that an \
-                    older one stays: remove the file, if they cannot be had";
-        return Err(Error::Refused(format!("{path}: {what}")));
-    };
-    let state = if settled { State::Whole } else { State::Open };
-    Ok(Content { state, size: chain.size(), segment, version, parts: before.parts.clone(), seals })
 }
 
 /// What is told of a file that is not at rest: the parts that could be read, or else those that it had when it was.

@@ -7,6 +7,7 @@
 //! * `cuts`: where the parts of a file begin and end;
 //! * `content`: the bytes of files, read, and put;
 //! * `file`: what is told of one file's bytes;
+//! * `left`: what is told of those that have left;
 //! * `to_leave`: which files are to be there alone;
 //! * `pass`: one pass, which ends with a batch.
 
@@ -16,6 +17,7 @@ mod changes;
 mod content;
 mod cuts;
 mod file;
+mod left;
 pub mod left_out;
 mod note;
 mod pass;

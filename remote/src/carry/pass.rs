@@ -6,14 +6,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tensorfs_layout::Ino;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{self, Carrying, Holder, holder};
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::carry::behind::Behind;
 use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed};
 use crate::carry::file::Reader;
+use crate::carry::left;
 use crate::carry::left_out::{Amount, Globs, LeftOut};
 use crate::carry::note::{Collection, Healing, Intended, Note};
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Repository
 /// So often it is noted how far a pass has come that takes long.
 const NOTED: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(60 * 60);
+/// So often a pass is begun anew as files have left meanwhile.
+const AGAIN: u32 = 8;
 /// In seconds.
 const DAY: i64 = 24 * 60 * 60;
 
@@ -266,6 +269,16 @@ impl Carrier {
     }
 
     fn pass_now(&mut self) -> Result<Passed> {
+        for _ in 0..AGAIN {
+            if let Some(passed) = self.pass_once()? {
+                return Ok(passed);
+            }
+        }
+        Err(Error::NotYet(format!("{}: files that are to be dropped leave for the remote", self.pool.display())))
+    }
+
+    /// A pass; nothing if a file has left meanwhile which it would have dropped: it is to be looked at again.
+    fn pass_once(&mut self) -> Result<Option<Passed>> {
         if self.note.intended.is_some() || self.is_doubted {
             // It failed to be put, as far as anybody heard; or what was there was not this pool's.
             let newest = self.repository.newest()?;
@@ -274,6 +287,7 @@ impl Carrier {
         if self.held.is_some() || self.note.incomplete > 0 {
             have_committed(&self.pool);
         }
+        let left = self.carrying.left()?;
         let committed = Committed::read(&self.pool)?;
         if committed.superblock().uuid_text() != self.note.pool {
             let what = "another pool is there by now than the one that this is the carrier of";
@@ -300,38 +314,58 @@ impl Carrier {
             Passed { outcome, transaction, read, put, incomplete, left_out }
         };
         if pending > 0 && self.held.get_or_insert_with(Instant::now).elapsed() < self.patience {
-            return Ok(passed(self, Outcome::Waiting(pending)));
+            return Ok(Some(passed(self, Outcome::Waiting(pending))));
         }
         self.held = None;
         // Whoever has taken a remote over says so, though he may have nothing else to say.
         if lines.is_empty() && is_ours {
             self.arrived(transaction, incomplete)?;
-            return Ok(passed(self, Outcome::Nothing));
+            return Ok(Some(passed(self, Outcome::Nothing)));
         }
         committed.check_unchanged().inspect_err(|_| self.ready.clear())?;
-        self.are_not_needed(&lines)?;
-        self.put(&committed, lines, incomplete)?;
-        Ok(passed(self, Outcome::Carried))
+        match self.put(&committed, lines, (incomplete, left))? {
+            true => Ok(Some(passed(self, Outcome::Carried))),
+            false => Ok(None),
+        }
     }
 
-    /// That no file which is not carried any more has left for this remote since it was looked at: nothing else has its
-    /// bytes. The next pass carries it.
-    fn are_not_needed(&self, lines: &[Line]) -> Result<()> {
-        let dropped =
-            || lines.iter().filter_map(|line| if let Line::Gone(ino) = line { Some(Ino(*ino)) } else { None });
-        if dropped().next().is_none() {
-            return Ok(());
+    /// True if a file has left for this remote since the pool was looked at, by how many had left then, of which a
+    /// batch with these lines has not what the newest one has: nothing else has its bytes.
+    fn drops_what_has_left(&self, lines: &[Line], left: u64) -> Result<bool> {
+        if self.carrying.left()? == left {
+            return Ok(false);
+        }
+        let before = |ino: u64| self.newest.tree.entry(ino).and_then(|entry| entry.file.as_ref());
+        let dropped: Vec<Ino> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Gone(ino) => Some(*ino),
+                Line::Object(entry) if entry.file.as_ref() != before(entry.ino) => Some(entry.ino),
+                _ => None,
+            })
+            .filter(|ino| before(*ino).is_some())
+            .map(Ino)
+            .collect();
+        if dropped.is_empty() {
+            return Ok(false);
         }
         let committed = Committed::read(&self.pool)?;
         let view = committed.view();
-        let Some((own, _)) = view.remote().filter(|(_, tier)| tier.is_own_remote()) else { return Ok(()) };
-        let has_left = |ino: &Ino| {
-            view.object(*ino).is_some_and(|object| object.attributes.segment.is_some_and(|one| one.tier() == own))
+        let Some((own, _)) = view.remote().filter(|(_, tier)| tier.is_own_remote()) else { return Ok(false) };
+        let segment = |ino: Ino| view.object(ino).and_then(|object| object.attributes.segment);
+        // What had left before is looked at as such: it keeps its bytes, and the number that they have here.
+        let is_new = |ino: Ino, segment: SegmentId| {
+            segment.tier() == own
+                && !lines.iter().any(|line| {
+                    matches!(line, Line::Object(entry)
+                if entry.ino == ino.0 && entry.file.as_ref().is_some_and(|file| file.segment == segment.0))
+                })
         };
-        match dropped().find(has_left) {
-            Some(ino) => Err(Error::NotYet(format!("inode {ino} has left for the remote meanwhile; trying again"))),
-            None => Ok(()),
+        let leaves = dropped.into_iter().find(|ino| segment(*ino).is_some_and(|segment| is_new(*ino, segment)));
+        if let Some(ino) = leaves {
+            log::info!("inode {ino} has left for the remote meanwhile; looking again");
         }
+        Ok(leaves.is_some())
     }
 
     /// What has changed, with the bytes of files put.
@@ -359,11 +393,15 @@ impl Carrier {
         coming.borrow_mut().is(Behind::of((committed.view(), &out), is_ours.then_some(&newest.tree)))?;
         let mut of_much = || coming.borrow_mut().has_much();
         let mut cutter = Cutter::new(repository.place().puts(), placed, &mut of_much);
-        let mut pending = 0;
+        let (mut pending, mut older) = (0, None);
         let mut of_file = |ino: Ino, before: Option<&Content>| {
             let before = before.filter(|_| is_ours);
-            let content =
-                reader.content((committed, ino), &mut cutter, (&newest.tree, ready.get(&ino.0).or(before)))?;
+            let known = ready.get(&ino.0).or(before);
+            if left::is_without(committed, ino, known) && is_ours && older.is_none() {
+                older = Some(left::in_older(repository, committed, &newest.tree)?);
+            }
+            let known = older.as_ref().and_then(|older| older.get(&ino.0)).or(known);
+            let content = reader.content((committed, ino), &mut cutter, (&newest.tree, known))?;
             let is_read = content.state == State::Whole || reader.has_read(ino);
             if is_read && before != Some(&content) {
                 ready.insert(ino.0, content.clone());
@@ -395,7 +433,8 @@ impl Carrier {
         Ok(Looked { lines: lines.collect(), pending, left_out: out.amount() })
     }
 
-    fn put(&mut self, committed: &Committed, lines: Vec<Line>, incomplete: u64) -> Result<()> {
+    /// Puts a batch. False if a file has left meanwhile that it has not: then there is none.
+    fn put(&mut self, committed: &Committed, lines: Vec<Line>, (incomplete, left): (u64, u64)) -> Result<bool> {
         let superblock = committed.superblock();
         let number = self.newest.number() + 1;
         let head = Head {
@@ -410,8 +449,16 @@ impl Carrier {
         };
         let (bytes, len) = self.repository.compose(head.clone(), lines.iter().cloned())?;
         let hash = crate::repository::Hash::of(&bytes);
+        let Some(own_time) = self.carrying.own_time()? else {
+            return Err(Error::NotYet(format!("{}: files leave for the remote all the while", self.pool.display())));
+        };
+        if self.drops_what_has_left(&lines, left)? {
+            return Ok(false);
+        }
         self.note.intended = Some(Intended { number, hash });
         self.note.keep(&self.carrying)?;
+        // From here on nothing leaves that was looked at before.
+        drop(own_time);
         self.repository.put_batch(number, &bytes)?;
         for line in lines {
             self.reader.apply(&line);
@@ -425,7 +472,7 @@ impl Carrier {
         if self.newest.wants_base() {
             self.repository.put_base(&mut self.newest)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The remote has the tree as it was after this transaction.

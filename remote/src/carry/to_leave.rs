@@ -61,12 +61,24 @@ impl Map {
 
 /// True if anything sends files to the remote.
 pub fn names_remote(view: &View) -> bool {
+    // A pool may have a directory as a tier of that name.
+    let is_directory =
+        view.tier_named(REMOTE_NAME).and_then(|number| view.tier(number)).is_some_and(|tier| !tier.remote);
+    if is_directory {
+        return false;
+    }
     Map::of(view.placement()).names_remote() || view.objects().any(|(_, object)| tier_of(object) == Some(true))
 }
 
 /// Whether a directory's attribute names the remote; nothing if it names no tier.
 fn tier_of(object: &Object) -> Option<bool> {
     object.xattr(TIER).filter(|_| object.is_dir()).map(|tier| tier == REMOTE_NAME.as_bytes())
+}
+
+/// As [`tier_of`]; a tier that is gone is as none.
+fn tier_in(view: &View, object: &Object) -> Option<bool> {
+    let is_there = |tier: &[u8]| std::str::from_utf8(tier).is_ok_and(|name| view.tier_named(name).is_some());
+    tier_of(object).filter(|is_remote| *is_remote || object.xattr(TIER).is_some_and(is_there))
 }
 
 /// The regular files that belong to the remote.
@@ -76,7 +88,7 @@ pub fn to_leave(view: &View) -> BTreeSet<Ino> {
     // A path that is longer than any call takes fits nothing.
     let mut left: Vec<(Option<Rc<[u8]>>, Ino)> = vec![(Some(Rc::from([])), ROOT)];
     while let Some((path, dir)) = left.pop() {
-        let own = view.object(dir).and_then(tier_of);
+        let own = view.object(dir).and_then(|dir| tier_in(view, dir));
         for (_, name, ino) in view.entries_after(dir, 0) {
             let path = path.as_ref().and_then(|above| joined(above, name));
             match view.object(ino) {

@@ -10,6 +10,7 @@ use crate::carry::{Carrier, Outcome, Passed};
 use crate::commands::cli;
 use crate::commands::show;
 use crate::error::{Error, Result};
+use crate::fetching::Fetching;
 use crate::gc::Keep;
 use crate::heal::Healer;
 use crate::relief::Relief;
@@ -33,6 +34,8 @@ struct Told {
 }
 
 pub fn run(arguments: &cli::Carry) -> Result<()> {
+    // Who waits for a file does not make way.
+    let fetching = Fetching::new()?;
     make_way();
     let mut pause = SOON;
     let (mut carrier, mut healer, mut relief) = (None, None, None);
@@ -45,7 +48,7 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
             healed.unwrap_or_else(|error| log::error!("what came of mending is not noted: {error}"));
         }
         if let Some(carrier) = carrier.as_ref().filter(|_| arguments.watch) {
-            let relieved = relieve(arguments, carrier, &mut relief);
+            let relieved = relieve(arguments, carrier, (&mut relief, &fetching));
             relieved.unwrap_or_else(|error| log::error!("no file leaves by itself: {error}"));
         }
         let next = match passed {
@@ -87,10 +90,14 @@ fn heal(arguments: &cli::Carry, carrier: &mut Carrier, healer: &mut Option<Heale
 }
 
 /// From the first pass on, files of the mount that are to leave it do so beside.
-fn relieve(arguments: &cli::Carry, carrier: &Carrier, relief: &mut Option<Relief>) -> Result<()> {
+fn relieve(
+    arguments: &cli::Carry,
+    carrier: &Carrier,
+    (relief, fetching): (&mut Option<Relief>, &Fetching),
+) -> Result<()> {
     if relief.is_none() {
         let every = Duration::from_secs(arguments.interval.max(1));
-        *relief = Some(Relief::start(&arguments.pool, every, carrier.note())?);
+        *relief = Some(Relief::start(&arguments.pool, every, carrier.note(), fetching)?);
     }
     Ok(())
 }

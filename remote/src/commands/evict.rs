@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::commands::{cli, mount, show};
 use crate::error::{Error, Result};
 use crate::evict::{Evicted, Evictor};
+use crate::fetching::Fetching;
 
 /// A line.
 #[derive(Serialize)]
@@ -26,7 +27,7 @@ pub fn run(arguments: &cli::Evict) -> Result<()> {
     let host = |source| Error::Host { path: shown.to_string(), what: "find", source };
     let path = fs::canonicalize(&arguments.path).map_err(host)?;
     let mount = mount::on_mount(&path).ok_or_else(|| Error::Refused(format!("{shown}: not on a tensorfs mount")))?;
-    let mut evictor = Evictor::of(&mount.pool, &mount.at, arguments.check_data)?;
+    let mut evictor = Evictor::of(&mount.pool, &mount.at, arguments.check_data, Fetching::new()?)?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|source| Error::Host { path: "standard input".into(), what: "read", source })?;
         let Ok(ino) = line.trim().parse() else {
@@ -40,5 +41,5 @@ pub fn run(arguments: &cli::Evict) -> Result<()> {
         show::json(&Told { ino, gone, why });
         show::printed()?;
     }
-    Ok(())
+    evictor.see_to_fetching()
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tensorfs_layout::check::Committed;
-use tensorfs_layout::pool::Carrying;
+use tensorfs_layout::pool::{Carrying, Turn};
 
 use crate::carry::left_out::Globs;
 use crate::carry::{Note, Settings};
@@ -13,7 +13,7 @@ use crate::commands::show;
 use crate::crypt::{Cipher, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
-use crate::repository::{Hash, MARK, Marking, Repository, object_name};
+use crate::repository::{Hash, MARK, Marking, Newest, Repository, object_name};
 
 /// So many places below the one that is set are looked at.
 const LOOKED_INTO: usize = 256;
@@ -21,10 +21,11 @@ const LOOKED_INTO: usize = 256;
 const TRIED: &[u8] = b"An object of a tensorfs remote was put here to see whether that can be done.\n";
 
 pub fn set(arguments: Set) -> Result<()> {
+    let (url, take_over) = (arguments.url.clone(), arguments.take_over);
     let carrying = take(&arguments.pool)?;
     let committed = Committed::read(&arguments.pool)?;
     let uuid = committed.superblock().uuid_text();
-    check_away(&arguments.pool, &committed, Some(&arguments))?;
+    check_away(&arguments.pool, &committed, Some((&arguments.url, arguments.take_over)))?;
     drop(committed);
     let access = Access {
         bandwidth: arguments.bandwidth.map(|mib| mib << 20),
@@ -61,6 +62,7 @@ pub fn set(arguments: Set) -> Result<()> {
     let repository = Repository::new(place);
     let newest = repository.newest()?;
     let is_taken = arguments.take_over || before.is_none();
+    let is_what_was_put = before.as_ref().is_none_or(|before| is_last(before, &newest));
     let dropped = before.as_ref().map(|before| dropped(&before.settings, &settings)).unwrap_or_default();
     let note = match (before, &newest.head) {
         (Some(before), _) => Note { settings, ..before },
@@ -72,6 +74,11 @@ pub fn set(arguments: Set) -> Result<()> {
         }
         (None, _) => Note { settings, pool: uuid, ..Note::default() },
     };
+    let shown = arguments.pool.display();
+    if !is_what_was_put && is_any_away(&Committed::read(&arguments.pool)?) {
+        let what = "files of this pool are there and not here, and what is there is not what it has put last";
+        return Err(Error::Refused(format!("{shown}: {url}: {what}; name the place with all that it was set with")));
+    }
     // Up to here, nothing was put.
     marking.put(repository.place())?;
     if note.settings.access.sse.is_some() || note.settings.access.storage_class.is_some() {
@@ -87,7 +94,11 @@ pub fn set(arguments: Set) -> Result<()> {
     let (number, hash) = (newest.number(), newest.hash);
     let taken = Note { number, hash, intended: None, transaction, carried, ..note.clone() };
     let kept = if is_taken { &taken } else { &note };
+    let own_time = own_time(&arguments.pool, &carrying)?;
+    // Some may have left meanwhile.
+    check_away(&arguments.pool, &Committed::read(&arguments.pool)?, Some((&url, take_over)))?;
     kept.keep(&carrying)?;
+    drop(own_time);
     if let Some(id) = note.settings.id {
         show::line(&format!("{}: encrypted, as the remote {}", note.settings.url, id.text()));
     }
@@ -136,18 +147,39 @@ pub fn off(arguments: &Pool) -> Result<()> {
     let carrying = take(&arguments.pool)?;
     // What cannot be read now may have files there as well as any.
     if carrying.note()?.is_some() {
+        let _own_time = own_time(&arguments.pool, &carrying)?;
         check_away(&arguments.pool, &Committed::read(&arguments.pool)?, None)?;
+        return Ok(carrying.forget()?);
     }
     Ok(carrying.forget()?)
 }
 
+/// A time in which no file leaves for the remote that is there now.
+fn own_time<'a>(pool: &Path, carrying: &'a Carrying) -> Result<Turn<'a>> {
+    let busy = || Error::Refused(format!("{}: files leave it for its remote; end that first", pool.display()));
+    carrying.own_time()?.ok_or_else(busy)
+}
+
+/// True of the batch that a pool has put last, as far as anybody heard.
+fn is_last(before: &Note, newest: &Newest) -> bool {
+    let found = (newest.number(), newest.hash);
+    let intended = before.intended.as_ref().map(|intended| (intended.number, Some(intended.hash)));
+    found == (before.number, before.hash) || intended == Some(found)
+}
+
+/// True if files of a pool are in its own remote and not here.
+fn is_any_away(committed: &Committed) -> bool {
+    let own = committed.view().remote().filter(|(_, tier)| tier.is_own_remote());
+    own.is_some_and(|(number, _)| committed.view().tier_totals(number).files > 0)
+}
+
 /// Where files of a pool are, and nowhere else, it goes on carrying: so they are in the newest tree there.
-fn check_away(pool: &Path, committed: &Committed, set: Option<&Set>) -> Result<()> {
+fn check_away(pool: &Path, committed: &Committed, set: Option<(&str, bool)>) -> Result<()> {
     let Some((number, tier)) = committed.view().remote() else { return Ok(()) };
     let (files, place) = (committed.view().tier_totals(number).files, tier.path());
-    let is_there = set.is_some_and(|set| Path::new(&set.url) == place);
+    let is_there = set.is_some_and(|(url, _)| Path::new(url) == place);
     let is_kept = match tier.is_own_remote() {
-        true => is_there && set.is_some_and(|set| !set.take_over),
+        true => is_there && set.is_some_and(|(_, take_over)| !take_over),
         // What the pool was made from has another pool's tree, which it would take the place of.
         false => !is_there,
     };

@@ -161,6 +161,29 @@ impl Repository {
         Ok(())
     }
 
+    /// Calls back with each line of the bases and batches that are there, in the order of their numbers. What cannot be
+    /// read is passed over.
+    pub fn each_change(&self, mut each: impl FnMut(Line)) -> Result<()> {
+        let listing = self.listing()?;
+        let bases = listing.bases().map(|number| (number, base_name(number)));
+        let batches = listing.batches.iter().map(|(number, _)| (*number, batch_name(*number)));
+        let all: BTreeSet<(u64, String)> = bases.chain(batches).collect();
+        for (_, name) in all {
+            let read = match self.place.get(&name)? {
+                Some(bytes) => self.each_line(&name, &bytes, |line| {
+                    each(line);
+                    Ok(())
+                }),
+                None => continue,
+            };
+            match read {
+                Err(error @ Error::Damaged { .. }) => log::warn!("{error}; it is passed over"),
+                read => drop(read?),
+            }
+        }
+        Ok(())
+    }
+
     /// Calls back with what each tree that [`Repository::tree_at`] can give says of itself, the newest one first, until
     /// that returns false. One that cannot be read is passed over.
     pub fn heads(&self, mut each: impl FnMut(&Head) -> bool) -> Result<()> {

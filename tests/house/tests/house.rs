@@ -40,6 +40,7 @@ const ROOMS: [Rooms; 4] = [
             "commands",
             "restore check heal relief",
             "bring evict",
+            "fetching",
             "origin",
             "carry union",
             "fetch gc",
