@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tensorfs_tests::databases::{At, MANIFEST, Made, NODE, inflating, leaf, manifest, manifest_body, node, wrapped};
-use tensorfs_tests::{Setup, on_mounts, run, scratch, tensorfs, xattr};
+use tensorfs_tests::{Call, HostCalls, Rule, Setup, on_mounts, run, scratch, tensorfs, xattr};
 
 use crate::tensors::{complains, make_fifo, names, prints};
 
 on_mounts!(
     databases_are_incomplete_where_something_of_their_newest_version_is_missing,
     databases_of_more_than_is_looked_at_are_not_called_incomplete,
+    what_was_said_of_a_database_is_remembered_until_it_changes,
 );
 
 /// Those that TensorStore wrote.
@@ -361,6 +362,57 @@ fn databases_of_more_than_is_looked_at_are_not_called_incomplete(setup: Setup) {
         said(&["rollback", top]);
         assert!(dir.join("manifest.ocdbt").exists(), "{why}");
         fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+/// Proves T13.
+fn what_was_said_of_a_database_is_remembered_until_it_changes(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let complete = |dir: &Path| xattr::get(dir, "user.tensorfs.complete").map(|said| String::from_utf8(said).unwrap());
+    let names = ["database-deep", "database-numbered", "database-merged"];
+    let dirs: Vec<PathBuf> = names.iter().map(|name| mount.at(name)).collect();
+    for (name, dir) in names.iter().zip(&dirs) {
+        copy(&written().join(name), dir);
+        prints(0, &["seal", dir.to_str().unwrap()]);
+    }
+    // A file that was just changed may change again without that it shows.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    for dir in &dirs {
+        let reading = calls.add(Rule::of(Call::Read).on("/segments/"));
+        let read = [0; 3].map(|_| {
+            let before = reading.arrived();
+            assert_eq!(complete(dir).unwrap(), "complete");
+            reading.arrived() - before
+        });
+        // What of each file is looked at for itself is read each time, and no node is.
+        assert!(read[1] < read[0] && read[2] == read[1], "{read:?}");
+        // A data file that is not there is seen.
+        let data = files_below(&dir.join("d")).pop().unwrap();
+        fs::rename(&data, mount.at("away")).unwrap();
+        let gone = complete(dir).unwrap();
+        fs::rename(mount.at("away"), &data).unwrap();
+        assert_eq!((gone.as_str(), complete(dir).as_deref()), ("incomplete", Ok("complete")));
+    }
+    for dir in &dirs {
+        // Cut, in place, and another of that name.
+        let data = files_below(&dir.join("d")).pop().unwrap();
+        let bytes = fs::read(&data).unwrap();
+        fs::write(&data, &bytes[..1]).unwrap();
+        assert_eq!(complete(dir).unwrap(), "incomplete");
+        fs::write(mount.at("other"), &bytes).unwrap();
+        fs::rename(mount.at("other"), &data).unwrap();
+        assert_eq!(complete(dir).unwrap(), "complete");
+        // As long as it was, and not the bytes that were there.
+        let manifest = dir.join("manifest.ocdbt");
+        let mut bytes = fs::read(&manifest).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(&manifest, bytes).unwrap();
+        assert_eq!(complete(dir).unwrap(), "incomplete");
     }
 }
 

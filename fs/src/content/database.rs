@@ -5,10 +5,13 @@ use std::ops::ControlFlow;
 use tensorfs_formats::ocdbt::{Asked, Step, Tree, Wrong};
 use tensorfs_layout::Ino;
 
+use crate::clock;
 use crate::error::{Fault, Result};
+use crate::file::Version;
 
 use super::Content;
 use super::bytes::fault;
+use super::databases::{Known, Seen};
 
 /// How manifests are called that have the number of a version behind, in so many digits; and so many names are looked
 /// at for those.
@@ -22,12 +25,19 @@ impl Content {
     /// `EIO` if something of it is of a version that is not known, or compressed in another way, or if there is more of
     /// it than is looked at, and nothing is missing of what is.
     pub(super) fn is_whole_database(&self, dir: Ino, manifest: Ino, names: &[&[u8]]) -> Result<bool> {
+        let looked = clock::now();
+        let newest = self.newest_of(dir, names);
+        let known = self.databases.of(manifest);
+        if let Some(known) =
+            known.filter(|known| known.dir == dir && known.manifests == [self.seen(Some(manifest)), newest])
+            && known.files.iter().all(|(path, file)| self.seen(self.file_below(dir, path)) == *file)
+        {
+            return known.said.ok_or(Fault::new(libc::EIO));
+        }
         let mut tree = Tree::new(false, false);
         let mut read = self.takes(&mut tree, manifest, None)?;
-        if tree.is_numbered()
-            && let Some(newest) = names.iter().filter(|name| is_numbered(name)).max()
-        {
-            let Some(newest) = self.files.store().view().lookup(dir, newest) else { return Ok(false) };
+        if tree.is_numbered() && names.iter().any(|name| is_numbered(name)) {
+            let Some((newest, _)) = newest else { return Ok(false) };
             read = read.and(self.takes(&mut tree, newest, None)?);
         }
         while read == Read::All
@@ -36,16 +46,36 @@ impl Content {
             let Some(file) = self.file_below(dir, &step.place.path) else { return Ok(false) };
             read = self.takes(&mut tree, file, Some(&step))?;
         }
-        let is_there = |(path, end): (&str, u64)| {
-            let file = self.file_below(dir, path);
-            file.is_some_and(|file| self.files.version(file).is_ok_and(|version| version.size >= end))
+        let files: Vec<_> =
+            tree.needed().map(|(path, _)| (path.into(), self.seen(self.file_below(dir, path)))).collect();
+        let is_there = |((_, end), (_, file)): ((&str, u64), &(Box<str>, Seen))| {
+            file.is_some_and(|(_, version)| version.is_some_and(|version| version.size >= end))
         };
-        match read {
-            Read::Wrong => Ok(false),
-            _ if !tree.needed().all(is_there) => Ok(false),
-            Read::All if tree.unknown().is_none() => Ok(true),
-            Read::All | Read::TooMuch => Err(Fault::new(libc::EIO)),
+        let said = match read {
+            Read::Wrong => Some(false),
+            _ if !tree.needed().zip(&files).all(is_there) => Some(false),
+            Read::All if tree.unknown().is_none() => Some(true),
+            Read::All | Read::TooMuch => None,
+        };
+        let manifests = [self.seen(Some(manifest)), self.newest_of(dir, names)];
+        let all = files.iter().map(|(_, file)| file).chain(&manifests);
+        // Each is as it was when all this began.
+        let is_settled = |(_, version): &(Ino, Option<Version>)| version.is_none_or(|one| one.is_settled(looked));
+        if all.flatten().all(is_settled) {
+            self.databases.note(manifest, Known { dir, manifests, files, said });
         }
+        said.ok_or(Fault::new(libc::EIO))
+    }
+
+    /// The newest manifest with a number.
+    fn newest_of(&self, dir: Ino, names: &[&[u8]]) -> Seen {
+        let newest = names.iter().filter(|name| is_numbered(name)).max()?;
+        self.seen(self.files.store().view().lookup(dir, newest))
+    }
+
+    /// What can be seen of a file.
+    fn seen(&self, file: Option<Ino>) -> Seen {
+        file.map(|ino| (ino, self.files.version(ino).ok()))
     }
 
     /// Has a place of a file read, and the tree take what is told.

@@ -17,6 +17,7 @@ mod checkpoints;
 mod complete;
 pub(crate) mod control;
 mod database;
+mod databases;
 mod decoders;
 mod hash;
 mod index;
@@ -45,6 +46,7 @@ pub use checkpoint_names::{are_whole, is_called_as_trainers, is_unfinished};
 use bytes::SegmentBytes;
 use cache::TensorCache;
 use checkpoint::Checkpoints;
+use databases::Databases;
 use decoders::Decoders;
 
 /// 64 MiB.
@@ -58,6 +60,7 @@ pub(crate) struct Content {
     /// Room for the pieces of open tensors of more than a few, in lots.
     pieces: Shares,
     decoders: Decoders,
+    databases: Databases,
     /// Nobody wants to know any more.
     stop: Arc<AtomicBool>,
 }
@@ -74,6 +77,7 @@ impl Content {
             checkpoints: Checkpoints::default(),
             pieces: Shares::new(PIECES),
             decoders: Decoders::default(),
+            databases: Databases::default(),
             stop: Arc::default(),
         }
     }
