@@ -416,6 +416,30 @@ fn what_was_said_of_a_database_is_remembered_until_it_changes(setup: Setup) {
     }
 }
 
+/// Very many arrays may be what one value says.
+#[test]
+fn databases_of_very_many_arrays_are_not_looked_into() {
+    let scratch = scratch();
+    let keys: Vec<String> = (0..(1 << 17) + 1).map(|n| format!("a{n:06}/.zarray")).collect();
+    let of = |count: usize| {
+        let value = (0, 0, ARRAY.len() as u64);
+        let entries: Vec<(&[u8], Made<'_>)> =
+            keys[..count].iter().map(|key| (key.as_bytes(), Made::In(value))).collect();
+        let node = leaf(&[FILE], &entries);
+        let at = (0, ARRAY.len() as u64, node.len() as u64);
+        make(&scratch.path().join(count.to_string()), &manifest(&[FILE], at, 0), &[ARRAY, &node].concat())
+    };
+    let few = of(3000);
+    assert_eq!(prints(0, &["tensors", "--json", &few]).lines().count(), 3000);
+    let many = of(keys.len());
+    for command in ["tensors", "ls", "verify"] {
+        let output = run(tensorfs().args([command, &many]));
+        let told = String::from_utf8_lossy(&output.stderr);
+        let is_told = told.contains("not looked into: more than 131072 arrays");
+        assert_eq!((is_told, told.contains("incomplete")), (command == "tensors", false), "{command}: {told}");
+    }
+}
+
 /// What a later version of the library writes is not damaged.
 #[test]
 fn databases_of_another_kind_are_not_looked_into() {

@@ -235,7 +235,12 @@ impl Tally {
         inspector: &Inspector,
     ) -> Result<bool, Failure> {
         let bound = Bound::none();
-        let found = Database::read(dir, inside, inspector, Wish { keep: false, with_versions: true, bound: &bound });
+        let found = Database::read(
+            dir,
+            inside,
+            inspector,
+            Wish { keep: false, arrays: false, with_versions: true, bound: &bound },
+        );
         if let Some(why) = &found.unknown {
             output::complain(Failure::at(dir.path(), format!("not looked into: {why}")));
         }

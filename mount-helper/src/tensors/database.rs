@@ -24,6 +24,9 @@ const DATA: &str = "d";
 const OF_PROCESS: &str = "ocdbt.process_";
 /// Values that stand beside their keys are kept up to so many bytes.
 const KEPT_MAX: u64 = 256 << 20;
+/// So many arrays are looked at, and so many bytes of what is said of them.
+const ARRAYS_MAX: usize = 1 << 17;
+const SAID_MAX: usize = 256 << 20;
 
 /// What is in one.
 #[derive(Default)]
@@ -47,6 +50,8 @@ pub struct Database {
 pub struct Wish<'a> {
     /// Chunks are to be read, too.
     pub keep: bool,
+    /// It is looked at which arrays there are, not only whether all is there.
+    pub arrays: bool,
     /// Nodes of older versions are looked at, too.
     pub with_versions: bool,
     /// How many keys are looked at.
@@ -77,6 +82,9 @@ struct Reading<'a> {
     /// Names of arrays, by what says so of them, which is in a file yet.
     named: Vec<(String, Metadata, Result<What, ocdbt::Place>)>,
     kept: u64,
+    /// Bytes of what is said of arrays; and what a place was found to say.
+    said: usize,
+    known: HashMap<(Arc<str>, u64, u64), Result<What, String>>,
     found: Database,
     /// Not all nodes were read: what is not there may be in them.
     is_partial: bool,
@@ -96,6 +104,8 @@ impl Database {
             entries: Vec::new(),
             named: Vec::new(),
             kept: 0,
+            said: 0,
+            known: HashMap::new(),
             found: Database::default(),
             is_partial: false,
             open: None,
@@ -178,6 +188,12 @@ impl Reading<'_> {
     }
 
     fn entry(&mut self, entry: Entry) {
+        if !self.wish.arrays || self.found.unknown.is_some() {
+            return;
+        }
+        if entry.metadata.is_some() && !self.is_room_for(entry.what.as_ref(), 1) {
+            return;
+        }
         let Ok(key) = String::from_utf8(entry.key) else {
             self.found.others += 1;
             return;
@@ -201,7 +217,12 @@ impl Reading<'_> {
         let mut arrays: HashMap<String, (Array, Vec<Value>)> = HashMap::new();
         for (key, metadata, what) in std::mem::take(&mut self.named) {
             let name = key.rsplit_once('/').map_or("", |(name, _)| name).to_owned();
-            match what.map_or_else(|place| self.array(&place, metadata), Ok) {
+            let what = what.map_or_else(|place| self.known(&place, metadata), Ok);
+            if !self.is_room_for(what.as_ref().ok(), 0) {
+                arrays.clear();
+                break;
+            }
+            match what {
                 Ok(What::Array(array)) => drop(arrays.insert(name, (array, Vec::new()))),
                 Ok(What::Unknown(why)) | Err(why) => self.found.strange.push((name, why)),
                 Ok(What::Group | What::Database) => {}
@@ -231,6 +252,29 @@ impl Reading<'_> {
         }
         self.found.arrays.sort_by(|(a, _), (b, _)| a.cmp(b));
         self.found
+    }
+
+    /// Whether what is said of another array is looked at, which is noted. If not, the database is not looked into.
+    fn is_room_for(&mut self, what: Option<&What>, more: usize) -> bool {
+        self.said = self.said.saturating_add(what.map_or(0, weight));
+        let is_too_much = self.named.len() + more > ARRAYS_MAX || self.said > SAID_MAX;
+        if is_too_much {
+            self.named = Vec::new();
+            self.entries = Vec::new();
+            self.unknown(format!("more than {ARRAYS_MAX} arrays, or {SAID_MAX} bytes of what they are"));
+        }
+        !is_too_much
+    }
+
+    /// What a value in a file says that an array is, which may be that of others.
+    fn known(&mut self, place: &ocdbt::Place, metadata: Metadata) -> Result<What, String> {
+        let key = (place.path.clone(), place.offset, place.len);
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let said = self.array(place, metadata);
+        self.known.insert(key, said.clone());
+        said
     }
 
     /// What a value in a file says that an array is.
@@ -284,6 +328,21 @@ impl Reading<'_> {
     fn fault(&mut self, why: String) {
         self.is_partial = true;
         self.found.faults.push(why);
+    }
+}
+
+/// What is said of an array takes so many bytes, twice: for its chunks, too.
+fn weight(what: &What) -> usize {
+    match what {
+        What::Array(array) => {
+            let texts = array.codecs.iter().chain(&array.descr).chain(&array.odd);
+            let numbers = array.shape.len() + array.chunk.as_ref().map_or(0, Vec::len);
+            2 * (size_of::<InDatabase>()
+                + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
+                + 8 * numbers)
+        }
+        What::Unknown(why) => why.len(),
+        What::Group | What::Database => 0,
     }
 }
 

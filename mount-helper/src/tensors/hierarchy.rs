@@ -140,7 +140,7 @@ impl Hierarchies {
                 seen.push(Seen::Trouble(Failure::at(dir.path(), what)));
             }
             Some(What::Database) => {
-                let wish = Wish { keep: self.keep, with_versions: false, bound: &self.bound };
+                let wish = Wish { keep: self.keep, arrays: true, with_versions: false, bound: &self.bound };
                 let found = Database::read(dir, inside, &self.inspector, wish);
                 inside.retain(|place| !database::is_part(place, &found));
                 open.sum.take(&name, dir, found, &mut seen);
