@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tensorfs_formats::{Array, Dtype, Format, Location, Order, Tensor, npy_header, npy_len, read_exact};
+use tensorfs_formats::{Array, Dtype, Format, Location, Order, Source, Tensor, npy_header, npy_len, read_exact};
 use tensorfs_layout::Ino;
 
 use crate::caller::Caller;
@@ -21,6 +21,10 @@ use super::npy::changed;
 
 /// What the pieces of an open tensor take is counted in lots of this size.
 const LOT: usize = 4 << 10;
+/// What stands between two runs of elements of a chunk is read with them if it is no more than that, and so much is
+/// read at once.
+const NEAR: u64 = 512;
+const WINDOW: usize = 64 << 10;
 
 /// An open tensor of several pieces. Of each it shows one version of its file: when that has changed, reading fails
 /// with `ESTALE`.
@@ -49,6 +53,9 @@ struct Piece {
 enum Stored {
     /// As they are to be read, from a place on.
     At(u64),
+    /// As they are to be read, but for what stands between: they are the first ones of a chunk in each dimension, which
+    /// has so many there.
+    Within(Arc<[u64]>),
     /// In another way.
     Decoded(Box<(Arc<Tensor>, Held)>),
     /// Nowhere: the chunk of that name is not there, and each of its elements is that.
@@ -97,15 +104,15 @@ impl Piece {
 
     fn memory(&self) -> usize {
         let decoder = match &self.stored {
-            Stored::At(_) => 0,
+            Stored::At(_) | Stored::Within(_) => 0,
             Stored::Decoded(decoded) => 2 * size_of::<Tensor>() + 2 * size_of_val(&*decoded.0.shape),
             Stored::Nowhere(nowhere) => size_of_val(&**nowhere) + nowhere.0.len() + nowhere.1.len(),
         };
         size_of::<Piece>() + size_of_val(&*self.numbers) + decoder
     }
 
-    /// Fills the buffer with its bytes from one on.
-    fn read(&self, content: &Content, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    /// Fills the buffer with its bytes from one on, which belong to whole elements of so many.
+    fn read(&self, content: &Content, item: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if let Stored::Nowhere(nowhere) = &self.stored {
             let (name, fill) = &**nowhere;
             buffer.chunks_exact_mut(fill.len()).for_each(|element| element.copy_from_slice(fill));
@@ -114,6 +121,11 @@ impl Piece {
         let source = content.bytes_of(self.file, &self.version);
         let read = match &self.stored {
             Stored::At(start) => read_exact(&*source, start + offset, buffer),
+            Stored::Within(chunk) => {
+                let sizes = self.part().sizes;
+                let part = Part { starts: &vec![0; sizes.len()], sizes };
+                read_within(&*source, (part, chunk), item, offset / item, buffer)
+            }
             Stored::Decoded(decoded) => {
                 let (tensor, held) = &**decoded;
                 let new = || Decoding::new(content.files.readers().decoder(tensor.clone()));
@@ -239,7 +251,7 @@ impl Assembled {
         parts: &mut Parts<'_>,
         room: &mut Room,
     ) -> std::result::Result<Vec<Piece>, Why> {
-        let chunk = array.chunk.as_deref().unwrap_or_default();
+        let chunk: Arc<[u64]> = array.chunk.as_deref().unwrap_or_default().into();
         let mut pieces = Vec::new();
         for (part, place) in checkpoint.plan.pieces(nth) {
             let because = |why| Why::Part(place.file, why);
@@ -248,9 +260,7 @@ impl Assembled {
                 Some((_, version)) if version.size != place.len => {
                     return Err(because("is not as long as its elements are"));
                 }
-                Some((file, version)) => {
-                    Piece { file, version, numbers, stored: in_chunk(array, chunk, part.sizes, place.len) }
-                }
+                Some((file, version)) => Piece { file, version, numbers, stored: in_chunk(&chunk, part.sizes) },
                 None => {
                     let name = checkpoint.name_of(place.file);
                     if content.there(checkpoint.dir, name) != There::Nothing {
@@ -307,7 +317,7 @@ impl Assembled {
                 continue;
             }
             read.resize(bytes(to - from), 0);
-            piece.read(content, from * self.item, &mut read)?;
+            piece.read(content, self.item, from * self.item, &mut read)?;
             let mut rest = &read[..];
             part.runs(&self.shape, from, to, |at, count| {
                 let (run, behind) = rest.split_at(bytes(count));
@@ -340,18 +350,46 @@ fn as_whole(planned: &Tensor, tensor: &Tensor) -> Option<Tensor> {
 }
 
 /// How what a chunk has of its array is read, which is all of it but at the array's end.
-fn in_chunk(array: &Array, chunk: &[u64], sizes: &[u64], len: u64) -> Stored {
+fn in_chunk(chunk: &Arc<[u64]>, sizes: &[u64]) -> Stored {
     // As long as only the first dimension is shorter, it is the beginning of the chunk.
-    if sizes.iter().skip(1).eq(chunk.iter().skip(1)) {
-        return Stored::At(0);
+    if sizes.iter().skip(1).eq(chunk.iter().skip(1)) { Stored::At(0) } else { Stored::Within(chunk.clone()) }
+}
+
+/// Fills the buffer with elements of a part of a chunk, from one of them on. What lies close together is read at once.
+fn read_within(
+    source: &dyn Source,
+    (part, chunk): (Part<'_>, &[u64]),
+    item: u64,
+    from: u64,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    let to = from + buffer.len() as u64 / item;
+    let (mut rest, mut read, mut end) = (buffer, Ok(()), 0);
+    if to > from {
+        part.runs(chunk, to - 1, to, |at, count| end = (at + count) * item);
     }
-    let mut tensor = Tensor::new(Vec::new(), array.dtype, sizes.to_vec(), Location::Raw { offset: 0, len });
-    let mut strides: Vec<u64> =
-        chunk.iter().rev().scan(1, |stride, size| Some(std::mem::replace(stride, *stride * size))).collect();
-    strides.reverse();
-    tensor.big_endian = array.big_endian;
-    tensor.order = Order::Strides(strides);
-    Stored::Decoded(Box::new((Arc::new(tensor), Held::default())))
+    // What was read last, from where on, and where the run before this one ends.
+    let (mut window, mut begin, mut before) = (Vec::new(), 0, None::<u64>);
+    part.runs(chunk, from, to, |at, count| {
+        let (at, len) = (at * item, (count * item) as usize);
+        let (run, behind) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = behind;
+        if read.is_err() {
+            return;
+        }
+        let has = |window: &[u8], begin: u64| at >= begin && at + len as u64 <= begin + window.len() as u64;
+        let is_near = before.replace(at + len as u64).is_some_and(|before| at - before <= NEAR);
+        if !has(&window, begin) && is_near && len < WINDOW {
+            window.resize(usize::try_from(end - at).unwrap_or(WINDOW).min(WINDOW), 0);
+            begin = at;
+            read = read_exact(source, begin, &mut window);
+        }
+        match has(&window, begin) {
+            true => run.copy_from_slice(&window[(at - begin) as usize..][..len]),
+            false => read = read_exact(source, at, run),
+        }
+    });
+    read
 }
 
 /// How a tensor of a part is read row by row, if it can be.
@@ -372,4 +410,43 @@ fn stored(mut tensor: Tensor) -> Option<Stored> {
     }
     tensor.name.clear();
     Some(Stored::Decoded(Box::new((Arc::new(tensor), Held::default()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chunks of which all dimensions are cut, with little and much between what is wanted.
+    #[test]
+    fn elements_at_the_end_of_an_array_are_read_as_they_stand() {
+        for (chunk, sizes, item) in [
+            (vec![4, 6], vec![3, 5], 2),
+            (vec![70, 3000], vec![60, 2], 1),
+            (vec![40, 300], vec![40, 299], 8),
+            (vec![3, 4, 5], vec![2, 4, 3], 4),
+            (vec![3, 4, 5], vec![3, 2, 5], 1),
+            (vec![2, 20_000], vec![2, 19_000], 8),
+        ] {
+            let bytes: Vec<u8> = (0..chunk.iter().product::<u64>() * item).map(|n| (n % 251) as u8).collect();
+            let mut want = Vec::new();
+            let part = Part { starts: &vec![0; sizes.len()], sizes: &sizes };
+            for flat in 0..part.volume() {
+                let (mut rest, mut place, mut step) = (flat, 0, 1);
+                for (size, whole) in sizes.iter().zip(&chunk).rev() {
+                    (place, rest, step) = (place + rest % size * step, rest / size, step * whole);
+                }
+                want.extend_from_slice(&bytes[(place * item) as usize..][..item as usize]);
+            }
+            let count = part.volume();
+            for (from, to) in
+                [(0, count), (1, count - 1), (count / 2, count / 2), (count / 3, count / 2), (count - 1, count)]
+            {
+                let mut read = vec![0; ((to - from) * item) as usize];
+                read_within(&&bytes[..], (part, &chunk), item, from, &mut read).unwrap();
+                assert!(read == want[(from * item) as usize..(to * item) as usize], "{chunk:?} {sizes:?} {from}..{to}");
+            }
+            let cut = &bytes[..bytes.len() / 2];
+            assert!(read_within(&cut, (part, &chunk), item, 0, &mut vec![0; want.len()]).is_err());
+        }
+    }
 }

@@ -67,6 +67,18 @@ fn an_array_in_chunks_is_a_file(setup: Setup) {
         let count = file.read_at(&mut some, from as u64).unwrap();
         assert_eq!(some[..count], all[from..(from + 4).min(all.len())]);
     }
+    // Very many chunks at the end of it are copied, as others are: no reader takes any of them apart.
+    let many = mount.at("run/many");
+    write(&many, &[(".zarray", zarr2("[1000, 3]", "[1, 2]", "|u1", "").as_bytes())]);
+    for row in 0..1000_u32 {
+        write(&many, &[(&format!("{row}.0"), &[row as u8, 1]), (&format!("{row}.1"), &[2, 99])]);
+    }
+    let file = File::open(tree(&mount, "run/many.checkpoint/array.npy")).unwrap();
+    let started = || mount.info()["readers"]["started"].as_u64().unwrap();
+    let (before, mut all) = (started(), vec![0; 3000]);
+    file.read_exact_at(&mut all, file.metadata().unwrap().len() - 3000).unwrap();
+    assert!(all.chunks(3).zip(0_u32..).all(|(row, n)| row == [n as u8, 1, 2]));
+    assert_eq!(started(), before, "readers that were started for it");
     // In directories, in another byte order, and a fill value of two bytes.
     let dir = mount.at("run/three");
     let codecs = r#"{"name": "bytes", "configuration": {"endian": "big"}}"#;
@@ -82,6 +94,12 @@ fn an_array_in_chunks_is_a_file(setup: Setup) {
     let one = zarr2("[]", "[]", "<i8", "");
     write(&mount.at("run/one"), &[(".zarray", one.as_bytes()), ("0", &7_i64.to_le_bytes())]);
     assert_eq!(bytes(&tree(&mount, "run/one.checkpoint/array.npy")), 7_i64.to_le_bytes());
+    // Two that say what it is, as after a migration.
+    let both = mount.at("run/both");
+    write(&both, &[(".zarray", zarr2("[2]", "[2]", "|u1", "").as_bytes()), ("0", &[1, 2])]);
+    write(&both, &[("zarr.json", zarr3(r#"{"name": "bytes"}"#).as_bytes())]);
+    let names = super::files(&tree(&mount, "run/both.checkpoint"));
+    assert_eq!(super::text(&names), ["2/array.npy", "array.npy"]);
     // Nothing is told of the chunks but that they are files without tensors.
     assert_eq!(super::text(&super::files(&tree(&mount, "run/one"))), Vec::<String>::new());
     assert!(super::attribute(&mount.at("run/one"), "complete").is_err());
@@ -98,6 +116,11 @@ fn an_array_that_cannot_be_put_together_is_none(setup: Setup) {
         ("packed", zarr2("[4]", "[2]", "|u1", "").replace(r#""compressor": null"#, &packed[2..])),
         ("columns", zarr2("[4, 4]", "[2, 2]", "|u1", "").replace(r#""order": "C""#, r#""order": "F""#)),
         ("texts", zarr2("[4]", "[2]", "<U5", "")),
+        ("bytes", zarr2("[4]", "[2]", "|S5", "")),
+        ("dates", zarr2("[4]", "[2]", "<M8[ns]", "")),
+        ("raw", zarr2("[4]", "[2]", "|V4", "")),
+        ("halves", zarr2("[4]", "[2]", "int4", "")),
+        ("wordy", zarr2("[4]", "[2]", "|u1", &format!(r#", "attributes": "{}""#, "x".repeat(1 << 20)))),
         ("many", zarr2("[4097]", "[1]", "|u1", "")),
         ("cut", zarr2("[4]", "[2]", "|u1", "")[..60].to_owned()),
         ("wrong", zarr2("[4]", "[0]", "|u1", "")),
