@@ -380,17 +380,26 @@ pub enum Outcome {
 }
 
 impl Run {
-    /// Opens a pool.
+    /// Opens a pool that was closed.
     pub fn new(start: &Start, close_commits: bool, scratch: &mut Scratch) -> Self {
+        Self::in_boot(BOOT, start, close_commits, scratch).expect("a closed pool opens")
+    }
+
+    /// Opens a pool in a boot of the machine, and recovers it if it was not closed.
+    pub fn in_boot(
+        boot: [u8; 16],
+        start: &Start,
+        close_commits: bool,
+        scratch: &mut Scratch,
+    ) -> Result<Self, tensorfs_layout::Error> {
         let (path, files) = scratch.write(&start.disk).expect("a scratch directory can be written");
         let simulation = Simulation::watched(start.disk.clone(), &path, files);
-        let options = OpenOptions { boot_id: Some(BOOT), ..OpenOptions::default() };
-        let pool = Pool::open_with_medium(&path, &options, simulation.medium()).expect("a closed pool opens");
-        let pool = Arc::new(pool);
+        let options = OpenOptions { boot_id: Some(boot), ..OpenOptions::default() };
+        let pool = Arc::new(Pool::open_with_medium(&path, &options, simulation.medium())?);
         let durability = if close_commits { Durability::Close } else { Durability::Fsync };
         let mut model = start.model.clone();
         model.close_commits = close_commits;
-        Self {
+        Ok(Self {
             direct: Direct::new(pool.clone(), durability),
             pool,
             simulation,
@@ -398,7 +407,7 @@ impl Run {
             handles: Default::default(),
             durable: 0,
             lenient: false,
-        }
+        })
     }
 
     /// From now on calls may fail because the medium does.

@@ -152,9 +152,10 @@ pub fn explore(recorded: &Recorded, effort: Effort, scratch: &mut Scratch) -> Re
     Ok(explorer.tally)
 }
 
-impl Explorer<'_> {
-    fn bounds(&self, at: usize, fate: Fate) -> Bounds {
-        let answers = &self.recorded.answers;
+impl Recorded {
+    /// What may be left where something stops before this event.
+    pub fn bounds(&self, at: usize, fate: Fate) -> Bounds {
+        let answers = &self.answers;
         let done = answers.iter().take_while(|answer| answer.events <= at).count();
         let last = done.checked_sub(1).map(|index| &answers[index]);
         let flying = answers.get(done).or(last);
@@ -163,10 +164,12 @@ impl Explorer<'_> {
             latest: flying.map_or_else(Moment::default, |answer| answer.moment),
             durable: last.map_or(0, |answer| answer.durable),
             fate,
-            damage: self.recorded.damage,
+            damage: self.damage,
         }
     }
+}
 
+impl Explorer<'_> {
     fn crash_at(&mut self, disk: &Disk, at: usize) -> Result<(), String> {
         let settles = self.recorded.events.get(at).is_none_or(Event::settles);
         let budget = if settles { self.effort.full } else { self.effort.brief };
@@ -175,7 +178,7 @@ impl Explorer<'_> {
         }
         for choices in image::choose(disk, budget, &mut self.random) {
             let image = disk.after_power_loss(&choices);
-            let bounds = self.bounds(at, Fate::Power);
+            let bounds = self.recorded.bounds(at, Fate::Power);
             if self.is_known(&image, &bounds) {
                 continue;
             }
@@ -187,14 +190,14 @@ impl Explorer<'_> {
                 self.crash_recovery(&image, NEXT_BOOT, &snapshot, &Expected::Exactly(snapshot.clone()), &what)?;
             }
         }
-        let bounds = self.bounds(at, Fate::Killed);
+        let bounds = self.recorded.bounds(at, Fate::Killed);
         if !self.is_known(disk, &bounds) {
             self.tally.killed += 1;
             let what = || format!("server killed before event {at}");
             let crashed = self.random.one_in(self.effort.recoveries.div_ceil(4));
             let snapshot = self.recover(disk, BOOT, &Expected::Step(bounds), &what)?;
             if crashed {
-                let either = Expected::Step(self.bounds(at, Fate::KilledThenPower));
+                let either = Expected::Step(self.recorded.bounds(at, Fate::KilledThenPower));
                 self.crash_recovery(disk, BOOT, &snapshot, &either, &what)?;
             }
         }
@@ -341,7 +344,7 @@ impl Explorer<'_> {
 }
 
 /// Writes an image out where it stays.
-fn keep(image: &Disk) -> PathBuf {
+pub(crate) fn keep(image: &Disk) -> PathBuf {
     let kept = tempfile::Builder::new().prefix("tensorfs-crash-").tempdir().map(|dir| dir.keep());
     let Ok(kept) = kept else { return PathBuf::new() };
     let pool = kept.join("pool");
@@ -406,7 +409,7 @@ fn same(found: &Snapshot, expected: &Snapshot, damage: bool) -> Result<(), Strin
 }
 
 /// Opens what a crash left, reads all of it, closes it, and has it checked with its data.
-fn recovered(
+pub(crate) fn recovered(
     path: &std::path::Path,
     simulation: &Simulation,
     boot: [u8; 16],

@@ -4,7 +4,7 @@
 //! simulated medium ([`disk`], [`medium`]) that logs every store, cache-line write-back, fence, sync and every change
 //! of the host's directories. [`explore`] then crashes it at every event: it builds the images that a power loss or a
 //! killed server may leave there, has each recovered, and compares the tree with a plain model of the calls
-//! ([`model`]), bytes of files included. All that is left of chance comes from a seed, so that a failure is found
+//! ([`model`]), bytes of files included. [`generations`] goes on with what a crash left, and crashes again. All that is left of chance comes from a seed, so that a failure is found
 //! again.
 //!
 //! docs/RELIABILITY.md says what was tried and how to try more.
@@ -15,6 +15,7 @@ pub mod case;
 pub mod cell;
 pub mod disk;
 pub mod explore;
+pub mod generations;
 pub mod image;
 pub mod medium;
 pub mod model;

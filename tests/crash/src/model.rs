@@ -155,6 +155,31 @@ impl Model {
         Self { states, now, moving: None, segments, tick: 0, written: 0, slots, close_commits: false }
     }
 
+    /// A pool as it was seen, all of which is durable.
+    pub fn of(seen: &Snapshot) -> Self {
+        let mut model = Self::new();
+        model.now.clear();
+        for one in seen.values() {
+            let file = one.content.as_ref().map(|content| {
+                let segment = model.new_segment();
+                let (bytes, size) = (content.as_slice().into(), content.len() as u64);
+                model.segments[segment] =
+                    Segment { writes: vec![Write { tick: 0, offset: 0, bytes }], sizes: vec![(0, size)] };
+                FileNode { segment, size, learned: 0, replacing: None, moved: None }
+            });
+            let children = (one.mode & libc::S_IFMT == libc::S_IFDIR).then(BTreeMap::new);
+            let (mode, uid, target, xattrs) = (one.mode, one.uid, one.target.clone(), one.xattrs.clone());
+            model.now.entry(one.ino).or_insert(Node { mode, uid, target, xattrs, children, file });
+        }
+        for (path, one) in seen.iter().filter(|(path, _)| *path != "/") {
+            let (dir, name) = split(path);
+            let dir = if dir.is_empty() { ROOT } else { seen[dir].ino };
+            model.children(dir).insert(name.to_owned(), one.ino);
+        }
+        model.forget_history();
+        model
+    }
+
     /// Now.
     pub fn moment(&self) -> Moment {
         Moment { step: self.states.len() - 1, tick: self.tick }

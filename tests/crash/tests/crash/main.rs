@@ -8,6 +8,7 @@ mod batch;
 mod campaign;
 mod failing;
 mod faults;
+mod generations;
 mod log;
 mod pairs;
 mod replay;
