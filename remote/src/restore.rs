@@ -445,8 +445,8 @@ impl<'a> Restore<'a> {
         Ok(true)
     }
 
-    /// Has the bytes come of files that are next in a directory, that of the name which it is at among them. Returns the
-    /// first one that has to wait until others have come.
+    /// Has the bytes come of files that are next in a directory, that of the name which it is at among them. Returns
+    /// the first one that has to wait until others have come.
     fn expect(&mut self, names: &[(&str, u64)], dir: Ino, (now, from): (usize, usize)) -> Result<usize> {
         let tree = self.source.tree;
         for (at, (name, ino)) in names.iter().enumerate().skip(from) {

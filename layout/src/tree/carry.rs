@@ -8,8 +8,8 @@ use crate::tree::object::Content;
 use crate::tree::view::View;
 
 impl View {
-    /// The record that says `first..=last` is retired, merged with what borders on it or overlaps it: what a server that
-    /// was killed before its last commit had cleaned is cleaned again.
+    /// The record that says `first..=last` is retired, merged with what borders on it or overlaps it: what a server
+    /// that was killed before its last commit had cleaned is cleaned again.
     pub(crate) fn retire(&self, first: TxId, last: TxId) -> Record {
         let before = self.retired.range(..first).next_back().filter(|(_, (end, _))| end.0 + 1 >= first.0);
         let (first, mut last) = before.map_or((first, last), |(start, (end, _))| (*start, last.max(*end)));

@@ -105,7 +105,8 @@ fn ask(mountpoint: &Path) -> io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// For how many nanoseconds the threads of a process have run, all together (`Documentation/scheduler/sched-stats.rst`).
+/// For how many nanoseconds the threads of a process have run, all together (the kernel's
+/// `Documentation/scheduler/sched-stats.rst`).
 fn run_time(pid: u32) -> u128 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let ran = |text: String| text.split(' ').next()?.parse::<u128>().ok();

@@ -23,8 +23,8 @@ const RETRIED: Duration = Duration::from_secs(180);
 /// What a builder is told, in this order: what is said later counts.
 type Options = Vec<(String, String)>;
 
-/// The store of a provider, as it is built. What fails is tried again, but nobody waits for minutes to hear that a store
-/// is not reached. How long a request may take is not for the library to say: it would give each the same time, whatever
+/// The store of a provider, as it is built. What fails is tried again, but nobody waits for minutes to hear that it is
+/// not reached. How long a request may take is not for the library to say: it would give each the same time, whatever
 /// its length (`time_for`).
 macro_rules! builder {
     ($builder:ty, $url:expr, $options:expr) => {{

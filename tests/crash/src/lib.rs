@@ -4,8 +4,8 @@
 //! simulated medium ([`disk`], [`medium`]) that logs every store, cache-line write-back, fence, sync and every change
 //! of the host's directories. [`explore`] then crashes it at every event: it builds the images that a power loss or a
 //! killed server may leave there, has each recovered, and compares the tree with a plain model of the calls
-//! ([`model`]), bytes of files included. [`generations`] goes on with what a crash left, and crashes again. All that is left of chance comes from a seed, so that a failure is found
-//! again.
+//! ([`model`]), bytes of files included. [`generations`] goes on with what a crash left, and crashes again. All
+//! that is left of chance comes from a seed, so that a failure is found again.
 //!
 //! docs/RELIABILITY.md says what was tried and how to try more.
 

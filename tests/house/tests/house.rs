@@ -181,7 +181,7 @@ const JOINS: &[Exception] = &[
     ("remote/src/commands/mount.rs", "a file of a mount"),
     ("remote/src/place/directory.rs", "for messages of the store"),
     ("remote/src/place/mod.rs", "names in an object store"),
-    ("remote/src/place/provider.rs", "the user's own credentials"),
+    ("remote/src/place/profile.rs", "the user's own credentials"),
 ];
 
 /// The most characters of a line.
