@@ -161,8 +161,8 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Pro
 }
 
 /// Fails if a listing lacks a batch that has to be there, as one of which a page was lost on its way: what that batch
-/// alone names would be taken for needless. (A listing that is merely older than what is there lacks the last ones; what
-/// those name is not older than an hour by its own clock.)
+/// alone names would be taken for needless. (A listing that is merely older than what is there lacks the last ones;
+/// what those name is not older than an hour by its own clock.)
 fn check_whole(place: &Place, bases: &[(u64, Listed)], batches: &[(u64, Listed)]) -> Result<()> {
     let all = || bases.iter().chain(batches).map(|(number, _)| *number);
     let (Some(first), Some(newest)) = (all().min(), all().max()) else { return Ok(()) };
