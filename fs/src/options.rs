@@ -140,6 +140,8 @@ pub struct Options {
     pub names: Option<u64>,
     /// Where the mount is fuller than so many per cent, files are to leave for the remote.
     pub evict_at: Option<u8>,
+    /// The version of the program, as it tells itself.
+    pub version: &'static str,
     /// What the next server takes over should this one die, if there is to be one.
     pub handover: Option<Arc<Handover>>,
 }
@@ -166,6 +168,7 @@ impl Default for Options {
             allow_other: false,
             names: None,
             evict_at: None,
+            version: env!("CARGO_PKG_VERSION"),
             handover: None,
         }
     }

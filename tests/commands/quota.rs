@@ -37,6 +37,13 @@ fn a_host_without_quotas_is_named(setup: Setup) {
     mount.mount();
     let (done, _, why) = quota(&mount, &["set", directory, "10M"]);
     assert!(!done && why.lines().count() == 1, "{why}");
+    // As much is what says that a directory is not counted yet.
+    for size in ["1E", "1152921504606846000", "15E"] {
+        let (done, _, why) = quota(&mount, &["set", directory, size]);
+        assert!(!done && why.contains("a quota is less than 1 EiB"), "{size}: {why}");
+    }
+    let (_, _, why) = quota(&mount, &["set", directory, "1152921504606845952"]);
+    assert!(why.contains("keeps no quotas of projects"), "{why}");
     assert!(why.contains("keeps no quotas of projects") && why.contains("prjquota"), "{why}");
     assert_eq!((project(&mount.at("d")), project(&mount.at("d/f"))), (Err(Errno::ENODATA), Err(Errno::ENODATA)));
     assert_eq!(quota(&mount, &["show", mount.path().to_str().unwrap(), "--json"]).1.trim(), "[]");

@@ -23,7 +23,7 @@ use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::mounting::{apart, busy, foreign, given, sight};
 use crate::show::failure::{At, Failure, reason};
-use crate::show::output;
+use crate::show::{VERSION, output};
 
 /// Where a mounted filesystem tells about itself.
 const CONTROL: &str = ".tensorfs/info";
@@ -214,7 +214,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
     let second_copy = found.carried.as_ref().and_then(copy);
     let host = found.space;
     Info {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: VERSION.to_owned(),
         pool: pool.to_owned(),
         uuid: superblock.uuid_text(),
         layout: superblock.layout,

@@ -6,6 +6,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 
 use crate::cli::{Cli, Manual, Mount8};
+use crate::show::VERSION;
 use crate::show::failure::{At, Failure};
 
 /// Commands of those who administer a system (man-pages(7)).
@@ -27,7 +28,7 @@ fn pages(command: &clap::Command, directory: &Path) -> Result<(), Failure> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages(below, directory)?;
     }
-    let source = concat!("tensorfs ", env!("CARGO_PKG_VERSION"));
+    let source = format!("tensorfs {VERSION}");
     let man = Man::new(command.clone()).section(SECTION).source(source).manual("tensorfs");
     man.generate_to(directory).map(drop).at(directory)
 }

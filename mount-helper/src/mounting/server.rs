@@ -380,6 +380,7 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
         device: mounted.device(),
         // Whom it lets in, the kernel knows from whoever mounted it.
         allow_other: request.options.allow_other || mounted.is_given(),
+        version: VERSION,
         handover: None,
     }
 }

@@ -30,9 +30,12 @@ Exit status: 0 done, 1 failed or something is wrong (one line says what), 2 wron
 /// The longest that somebody may want to wait: a week.
 const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
 
+/// What was built, as far as the build knew.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("TENSORFS_COMMIT"));
+
 /// Keep a second copy of a pool in an object store
 #[derive(Debug, Parser)]
-#[command(name = "tensorfs remote", version, after_help = EXAMPLES, max_term_width = 80)]
+#[command(name = "tensorfs remote", version = VERSION, after_help = EXAMPLES, max_term_width = 80)]
 pub struct Cli {
     /// What to do
     #[command(subcommand)]
@@ -81,6 +84,26 @@ pub enum Command {
     /// Let files of a mount leave it whose numbers come on standard input, a line each: `tier move` starts it
     #[command(hide = true)]
     Evict(Evict),
+    /// Write the manual pages of `tensorfs remote` and of this program into a directory; for packages
+    #[command(hide = true)]
+    Manual(Manual),
+    /// Print what completes the arguments of `tensorfs-carrier` in a shell; for packages
+    #[command(hide = true)]
+    Completions(Completions),
+}
+
+/// `manual`
+#[derive(Debug, Args)]
+pub struct Manual {
+    /// The directory
+    pub directory: PathBuf,
+}
+
+/// `completions`
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
 }
 
 /// How a store is reached.

@@ -1,5 +1,6 @@
 //! What is asked for with `tensorfs remote`, one file a command.
 
+mod beside;
 mod bring;
 mod carry;
 mod cli;
@@ -47,6 +48,8 @@ pub fn run(asked: Cli) -> Result<bool> {
         Command::Restore(arguments) => restore::run(&arguments),
         Command::Bring(arguments) => bring::run(&arguments).map(|()| true),
         Command::Evict(arguments) => evict::run(&arguments).map(|()| true),
+        Command::Manual(arguments) => beside::manual(&arguments).map(|()| true),
+        Command::Completions(arguments) => beside::completions(&arguments).map(|()| true),
     };
     done.and_then(|right| show::printed().map(|()| right))
 }

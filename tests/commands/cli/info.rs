@@ -38,6 +38,10 @@ fn info_of_both_ends() {
     if info["passthrough"] == false {
         assert!(info["passthrough_reason"].is_string(), "{info}");
     }
+    assert_eq!(
+        room.ok(["status", "--json", "mnt"]).lines().count(),
+        room.ok(["info", "--json", "mnt"]).lines().count()
+    );
     let unmounted_fields: Vec<String> = {
         room.ok(["umount", "mnt"]);
         room.info("pool").as_object().unwrap().keys().cloned().collect()

@@ -6,13 +6,17 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use tempfile::TempDir;
-use tensorfs_tests::{is_root, needs_mount, run, run_ok, scratch, shell, skip};
+use tensorfs_tests::{is_root, needs_mount, run, run_ok, scratch, shell, skip, tensorfs};
 
 use super::{Room, said};
 
 /// The commands that `--help` lists.
 fn commands(room: &Room) -> Vec<String> {
-    let help = room.ok(["--help"]);
+    listed(&room.ok(["--help"]))
+}
+
+/// The commands that such a text lists.
+fn listed(help: &str) -> Vec<String> {
     let (_, commands) = help.split_once("Commands:\n").unwrap();
     let lines = commands.lines().take_while(|line| !line.is_empty());
     let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
@@ -49,6 +53,105 @@ fn shells_complete_commands() {
     let output = run(Command::new("bash").args(["-c", script]).current_dir(room.at("")));
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "verify", "{}", said(&output));
     assert_eq!(room.run(["completions", "sh"]).status.code(), Some(2));
+}
+
+/// What `tensorfs remote` does is another program's, and had neither pages nor completions.
+#[test]
+fn what_the_carrier_does_has_manual_pages_and_is_completed() {
+    let room = Room::with_pool();
+    let carrier = tensorfs().get_program().to_owned();
+    let carrier = Path::new(&carrier).with_file_name("tensorfs-carrier");
+    run_ok(Command::new(&carrier).args(["manual", "man"]).current_dir(room.at("")));
+    let names = listed(&room.ok(["remote", "--help"]));
+    assert!(names.len() > 8, "{names:?}");
+    for name in names.iter().map(|name| format!("tensorfs-remote-{name}")).chain(["tensorfs-carrier".to_owned()]) {
+        let page = fs::read_to_string(room.at(&format!("man/{name}.8"))).unwrap();
+        let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+        assert!(title.starts_with(&format!(".TH {name} 8")) && title.contains("tensorfs 0."), "{title}");
+    }
+    let page = fs::read_to_string(room.at("man/tensorfs-remote-set.8")).unwrap();
+    assert!(page.contains("exclude"), "{page}");
+    fs::write(room.at("bash"), room.ok(["completions", "bash"])).unwrap();
+    let script = "source ./bash; COMP_WORDS=(tensorfs remote \"$0\"); COMP_CWORD=2; _tensorfs tensorfs \"$0\" remote; \
+                  echo \"${COMPREPLY[@]}\"";
+    for name in &names {
+        let output = run(Command::new("bash").args(["-c", script, name]).current_dir(room.at("")));
+        let completed = String::from_utf8_lossy(&output.stdout);
+        assert!(completed.split_whitespace().any(|word| word == name), "{name}: {}", said(&output));
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let text = run_ok(Command::new(&carrier).args(["completions", shell]));
+        assert!(names.iter().all(|name| text.contains(name.as_str())), "{shell}: {text}");
+    }
+}
+
+/// Whoever looks which build serves sees it, wherever he looks.
+#[test]
+fn the_version_is_the_same_everywhere() {
+    needs_mount!();
+    let room = Room::mounted();
+    let version = room.ok(["--version"]).trim().strip_prefix("tensorfs ").unwrap().to_owned();
+    for target in ["mnt", "pool"] {
+        assert_eq!(room.info(target)["version"], *version, "{target}");
+    }
+    let metrics = room.ok(["metrics", "mnt"]);
+    assert!(metrics.contains(&format!(",version=\"{version}\"}} 1\n")), "{metrics}");
+    room.ok(["umount", "mnt"]);
+    assert_eq!(room.info("pool")["version"], *version);
+    room.ok(["manual", "man"]);
+    let page = fs::read_to_string(room.at("man/tensorfs-mount.8")).unwrap();
+    let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+    assert!(title.contains(&version), "{title}");
+    // Of whichever commit it was built.
+    let carrier = room.ok(["remote", "--version"]);
+    assert_eq!(carrier.contains('('), version.contains('('), "{carrier}");
+}
+
+/// What units call, and name as an example, is what packages have, in the place that they say.
+#[test]
+fn packages_have_what_their_units_name() {
+    let room = Room::new();
+    let programs = Path::new(tensorfs().get_program()).parent().unwrap().to_owned();
+    run_ok(Command::new(source().join(".ci/lay-out")).arg(&programs).arg(room.at("root")));
+    let units = room.at("root/usr/lib/systemd/system");
+    let mut named = 0;
+    for unit in fs::read_dir(&units).unwrap().map(|unit| unit.unwrap().path()) {
+        let text = fs::read_to_string(&unit).unwrap();
+        let words = text.split(|char: char| char.is_whitespace() || "=,;:\"'`()".contains(char));
+        for path in words.map(|word| word.trim_start_matches('-').trim_end_matches('.')) {
+            if path.starts_with("/usr/") {
+                assert!(room.at("root").join(&path[1..]).exists(), "{}: {path}", unit.display());
+                named += 1;
+            }
+        }
+        for page in text.lines().filter_map(|line| line.strip_prefix("Documentation=man:")) {
+            let page = page.replace("(8)", ".8");
+            assert!(room.at("root/usr/share/man/man8").join(&page).exists(), "{}: {page}", unit.display());
+        }
+    }
+    assert!(named > 4, "{named}");
+    for file in ["tensorfs-mail", "prometheus/alerts.yml", "prometheus/dashboard.json"] {
+        assert!(room.at("root/usr/share/tensorfs").join(file).exists(), "{file}");
+    }
+    if !run_quietly(Command::new("systemd-analyze").arg("--version")) {
+        return skip("cli::packages_have_what_their_units_name", "no systemd-analyze");
+    }
+    // What it calls is looked for, too.
+    for name in ["tensorfs@", "tensorfs-alarm@", "tensorfs-carrier@", "tensorfs-scrub@"] {
+        for kind in ["service", "timer"] {
+            let (unit, instance) = (units.join(format!("{name}.{kind}")), units.join(format!("{name}x.{kind}")));
+            let Ok(text) = fs::read_to_string(unit) else { continue };
+            let here = room.at("root/usr/bin/");
+            fs::write(&instance, text.replace("/usr/bin/", here.to_str().unwrap())).unwrap();
+        }
+    }
+    let instances = fs::read_dir(&units).unwrap().map(|unit| unit.unwrap().path());
+    let instances: Vec<PathBuf> = instances.filter(|path| path.to_str().unwrap().contains("@x.")).collect();
+    assert_eq!(instances.len(), 5);
+    let judged = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&instances));
+    let about = |line: &&str| line.contains("tensorfs");
+    let said = String::from_utf8_lossy(&judged.stderr).into_owned();
+    assert!(judged.status.success() && said.lines().find(about).is_none(), "{said}");
 }
 
 #[test]
@@ -250,7 +353,13 @@ fn a_tarball_runs_where_the_c_library_is_old() {
         assert!(expected.contains(&&*mode), "{mode} {name}");
     }
     let listed = run_ok(Command::new("tar").arg("-tzf").arg(&tarball));
-    for part in ["usr/bin/tensorfs", "usr/sbin/mount.tensorfs", "usr/share/man/man8/tensorfs-mount.8"] {
+    for part in [
+        "usr/bin/tensorfs",
+        "usr/sbin/mount.tensorfs",
+        "usr/share/man/man8/tensorfs-mount.8",
+        "usr/share/man/man8/tensorfs-remote-set.8",
+        "usr/share/tensorfs/tensorfs-mail",
+    ] {
         assert!(listed.lines().any(|line| line == part), "{listed}");
     }
     if !run_quietly(Command::new("cargo-zigbuild").arg("--version")) {

@@ -181,7 +181,7 @@ impl Info {
         let link = store.link();
         let space = files.space().unwrap_or_default();
         Self {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: store.options().version.to_owned(),
             pool: pool.path().to_owned(),
             uuid: superblock.uuid_text(),
             layout: superblock.layout,

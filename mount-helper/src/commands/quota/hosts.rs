@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use tensorfs_layout::medium::project;
 
-use crate::mounting::mountinfo::Table;
+use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::paths;
 use crate::show::failure::{At, Failure};
 
@@ -26,6 +26,9 @@ const MOST: u32 = 100_000;
 
 /// The limit of a directory that is not counted to its end yet. It takes the number, and is met by nobody.
 const UNFINISHED: u64 = 1 << 60;
+
+/// A limit that is told to the kernel as less than that.
+pub const TOO_MUCH: u64 = UNFINISHED - UNIT + 1;
 
 /// In these, limits are told to the kernel.
 const UNIT: u64 = 1024;
@@ -68,6 +71,23 @@ impl Has {
 impl Host {
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// What whoever takes a number of this filesystem holds a lock of: its root, which all pools on it have in common,
+    /// or what comes next to it where that is not mounted.
+    fn root(&self) -> Result<File, Failure> {
+        let device = self.opened.metadata().at(&self.directory)?.dev();
+        let table = Table::here()?;
+        let around = paths::real(&self.directory).ok().and_then(|path| table.around(&path).cloned());
+        let same = |mount: &&Mount| around.as_ref().is_some_and(|around| mount.device() == around.device());
+        let whole = table.latest_first().filter(same).find(|mount| mount.is_whole());
+        for mount in whole.into_iter().chain(around.as_ref()) {
+            let opened = File::open(mount.mount_point());
+            if let Some(root) = opened.ok().filter(|root| root.metadata().is_ok_and(|found| found.dev() == device)) {
+                return Ok(root);
+            }
+        }
+        self.opened.try_clone().at(&self.directory)
     }
 
     /// Objections to quotas of directories here.
@@ -172,9 +192,14 @@ impl Hosts {
     /// A number that nothing and nobody has on any of them, and that nobody else gets from now on.
     pub fn take_free(&self) -> Result<u32, Failure> {
         let Some(first) = self.0.first() else { return Err(Failure::new("the pool has no directory")) };
-        let _turn = first.opened.try_clone().at(&first.directory).and_then(|opened| {
-            Flock::lock(opened, FlockArg::LockExclusive).map_err(|(_, errno)| errno).at(&first.directory)
-        })?;
+        // All take them in one order.
+        let roots = self.0.iter().map(|host| Ok((host.root()?, host)));
+        let mut roots = roots.collect::<Result<Vec<_>, Failure>>()?;
+        roots.sort_by_key(|(root, _)| root.metadata().map(|found| (found.dev(), found.ino())).ok());
+        let turn = |(root, host): (File, &Host)| {
+            Flock::lock(root, FlockArg::LockExclusive).map_err(|(_, errno)| errno).at(&host.directory)
+        };
+        let _turns = roots.into_iter().map(turn).collect::<Result<Vec<_>, Failure>>()?;
         let named = named();
         for number in (FIRST..FIRST + MOST).filter(|number| !named.contains(number)) {
             if self.0.iter().try_fold(true, |all, host| Ok::<_, Failure>(all && host.get(number)?.is_free()))? {

@@ -4,7 +4,7 @@ use crate::cli::QuotaSet;
 use crate::show::failure::Failure;
 use crate::show::{output, size};
 
-use super::hosts::is_ours;
+use super::hosts::{TOO_MUCH, is_ours};
 use super::place::Place;
 
 /// Runs the command. One that was interrupted goes on when it is run again: the limit comes last.
@@ -13,6 +13,9 @@ pub fn run(arguments: &QuotaSet) -> Result<(), Failure> {
     let (directory, hosts) = (&place.directory, &place.hosts);
     if arguments.size == 0 {
         return Err(Failure::at(directory.path(), "a quota is more than nothing; `tensorfs quota clear` removes it"));
+    }
+    if arguments.size >= TOO_MUCH {
+        return Err(Failure::at(directory.path(), "a quota is less than 1 EiB"));
     }
     hosts.check()?;
     let (own, around) = (directory.project()?, place.around()?);
