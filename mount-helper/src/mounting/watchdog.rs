@@ -133,6 +133,8 @@ fn thread(task: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// Proves K5.
@@ -151,5 +153,32 @@ mod tests {
             let _ = child.kill();
             child.wait().unwrap();
         }
+    }
+
+    /// Proves K5.
+    #[test]
+    fn one_that_runs_does_not_hang_however_long_it_takes_to_serve() {
+        let patience = Duration::from_millis(50);
+        let mut dog = Watchdog::new(Path::new("/nowhere"), patience);
+        let mut stopped = Command::new("sleep").arg("3600").spawn().unwrap();
+        let until = |dog: &mut Watchdog, hangs: bool, pid: u32| {
+            let since = Instant::now();
+            while dog.look_at_start(pid) != hangs {
+                thread::sleep(Duration::from_millis(5));
+            }
+            since.elapsed()
+        };
+        // This process runs meanwhile.
+        for _ in 0..40 {
+            assert!(!dog.look_at_start(std::process::id()));
+            thread::sleep(Duration::from_millis(5));
+        }
+        dog.forget();
+        until(&mut dog, true, stopped.id());
+        dog.forget();
+        // Twice as long after one that has hung so.
+        assert!(until(&mut dog, true, stopped.id()) >= 2 * patience);
+        let _ = stopped.kill();
+        stopped.wait().unwrap();
     }
 }

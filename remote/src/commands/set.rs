@@ -13,7 +13,7 @@ use crate::commands::show;
 use crate::crypt::{Cipher, Key};
 use crate::error::{Error, Result};
 use crate::place::{Access, Place};
-use crate::repository::{Hash, MARK, Marking, Newest, Repository, object_name};
+use crate::repository::{BASES, Hash, LOG, MARK, Marking, Newest, OBJECTS, Repository, object_name};
 
 /// So many places below the one that is set are looked at.
 const LOOKED_INTO: usize = 256;
@@ -107,20 +107,18 @@ pub fn set(arguments: Set) -> Result<()> {
 
 /// Whoever mounts from a place sees what is in it, and the remotes below it only if it is none itself.
 fn check_below(place: &Place) -> Result<()> {
+    let names = place.names_below()?;
+    let others = names.iter().filter(|name| ![BASES, LOG, OBJECTS].contains(&name.as_str()));
+    // A place with more has been looked into far enough. What cannot be looked into may be anything.
+    let is_remote =
+        |name: &&String| place.below(name).and_then(|below| below.get_as_put(MARK)).is_ok_and(|mark| mark.is_some());
+    let Some(name) = others.take(LOOKED_INTO).find(is_remote) else { return Ok(()) };
     if Repository::is_there(place)? {
         return Ok(());
     }
-    let names = place.names_below()?;
-    // A place with more has been looked into far enough.
-    for name in names.iter().take(LOOKED_INTO) {
-        // What cannot be looked into may be anything.
-        if place.below(name).and_then(|below| below.get_as_put(MARK)).is_ok_and(|mark| mark.is_some()) {
-            let url = place.shown().trim_end_matches('/');
-            let what = format!("there is a remote at {url}/{name}; choose a place beside it, such as {url}/NAME");
-            return Err(Error::Refused(format!("{url}: {what}")));
-        }
-    }
-    Ok(())
+    let url = place.shown().trim_end_matches('/');
+    let what = format!("there is a remote at {url}/{name}; choose a place beside it, such as {url}/NAME");
+    Err(Error::Refused(format!("{url}: {what}")))
 }
 
 /// The key in a file, and the path that it has from wherever it is looked for.

@@ -1,4 +1,5 @@
 //! Pools that crash again and again: `TENSORFS_CRASHES` times each, and as many pools as `TENSORFS_CRASH_POOLS` says.
+//! `TENSORFS_CRASH_POOL=cached:SEED`, or `dax:SEED`, is one alone, until it fails, as a failure names it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,6 +14,11 @@ fn number(variable: &str, usual: u64) -> u64 {
 
 #[test]
 fn what_goes_on_after_each_crash_loses_nothing() {
+    if let Ok(one) = std::env::var("TENSORFS_CRASH_POOL") {
+        let (kind, seed) = one.split_once(':').expect("a kind and a seed");
+        let kind = if kind == "dax" { Kind::Dax } else { Kind::Cached };
+        return live(kind, usize::MAX, seed.parse().expect("a number")).unwrap_or_else(|why| panic!("{why}"));
+    }
     let (crashes, pools) = (number("TENSORFS_CRASHES", 60), number("TENSORFS_CRASH_POOLS", 8));
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
