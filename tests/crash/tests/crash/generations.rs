@@ -19,7 +19,7 @@ fn what_goes_on_after_each_crash_loses_nothing() {
         let kind = if kind == "dax" { Kind::Dax } else { Kind::Cached };
         return live(kind, usize::MAX, seed.parse().expect("a number")).unwrap_or_else(|why| panic!("{why}"));
     }
-    let (crashes, pools) = (number("TENSORFS_CRASHES", 60), number("TENSORFS_CRASH_POOLS", 8));
+    let (crashes, pools) = (number("TENSORFS_CRASHES", 30), number("TENSORFS_CRASH_POOLS", 8));
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
