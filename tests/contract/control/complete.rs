@@ -296,6 +296,9 @@ fn what_is_more_than_is_looked_at_is_not_called_incomplete(setup: Setup) {
         fs::create_dir(&dir).unwrap();
         files.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
         let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+        // The kernel tells of it after `close` has returned; until then somebody writes the file for all that is known.
+        let is_closed = |name: &&str| attribute(&dir.join(name), "state").unwrap() != "open";
+        wait_until("the closes are heard of", || names.iter().all(is_closed));
         assert_eq!(said(), expected.map(str::to_owned), "{names:?}");
         // Sealed it is no other.
         for (name, _) in files {
