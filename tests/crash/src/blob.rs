@@ -190,7 +190,17 @@ impl Blob {
             }
         }
         blob.len = Cell::new(self.len.versions()[len]);
+        blob.forget_behind_end();
         blob
+    }
+
+    /// What was written behind the size that was kept is never seen again: a host that makes a file longer shows zeroes.
+    fn forget_behind_end(&mut self) {
+        let end = *self.len.now() as usize;
+        self.pages.truncate(end.div_ceil(PAGE));
+        if let Some(page) = self.pages.last_mut().filter(|_| !end.is_multiple_of(PAGE)) {
+            Arc::make_mut(page)[end % PAGE..].fill(0);
+        }
     }
 
     /// Pages that are not all zeroes, with their numbers.
@@ -212,5 +222,26 @@ impl Blob {
                 hasher.write(page);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_behind_the_end_is_zeroes_when_a_file_grows_after_a_power_loss() {
+        let mut blob = Blob::new(64);
+        blob.set_len(600);
+        blob.store(0, &[7; 600]);
+        // All bytes became durable, and the size of before.
+        let mut after = blob.after_power_loss(|versions| Choice::Whole(versions - 1), 0);
+        assert!(after.bytes().is_empty());
+        after.set_len(5000);
+        assert_eq!(after.bytes(), vec![0; 5000]);
+        let mut half = blob.after_power_loss(|versions| Choice::Whole(versions - 1), 1);
+        assert_eq!(half.bytes(), vec![7; 600]);
+        half.set_len(700);
+        assert_eq!(half.bytes()[600..], [0; 100]);
     }
 }
