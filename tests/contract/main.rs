@@ -17,6 +17,7 @@ mod in_log;
 mod inherited;
 mod interrupted;
 mod kill;
+mod kinds;
 mod late;
 mod left;
 mod mapping;

@@ -1,11 +1,9 @@
 //! A server that dies, and another one in its place: programs see a pause and nothing else.
 
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -21,7 +19,6 @@ on_mounts!(
     what_is_open_goes_on,
     a_file_that_was_cut_without_a_name_goes_on,
     files_are_opened_and_closed_as_the_server_dies,
-    what_is_asked_is_done_once,
     locks_are_kept,
     a_listing_that_was_begun_is_ended,
     a_server_without_its_keeper_serves_on,
@@ -58,7 +55,7 @@ on_mounts!(
     what_a_server_has_counted_ends_with_it,
 );
 
-fn kept(setup: Setup) -> Mount {
+pub(crate) fn kept(setup: Setup) -> Mount {
     setup.mount_with(["-o", "keeper"]).mount()
 }
 
@@ -204,219 +201,6 @@ fn what_is_open_goes_on(setup: Setup) {
         let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
         assert!(check.status.success(), "{}", String::from_utf8_lossy(&[check.stdout, check.stderr].concat()));
     }
-}
-
-/// What a program asks, and what must be so when it has been answered.
-struct Case {
-    name: &'static str,
-    /// The call of the host in it at which the server is killed: before it is made, and when it has been.
-    call: Call,
-    on: &'static str,
-    prepare: fn(&Path) -> io::Result<()>,
-    act: fn(&Path) -> io::Result<()>,
-    done: fn(&Path) -> bool,
-}
-
-const fn recorded(
-    name: &'static str,
-    prepare: fn(&Path) -> io::Result<()>,
-    act: fn(&Path) -> io::Result<()>,
-    done: fn(&Path) -> bool,
-) -> Case {
-    Case { name, call: Call::Write, on: "/log", prepare, act, done }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap()
-}
-
-fn rename_with(from: &Path, to: &Path, flags: u32) -> io::Result<()> {
-    let (from, to) = (c_path(from), c_path(to));
-    // SAFETY: two paths that end with NUL.
-    let done = unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn nothing(_: &Path) -> io::Result<()> {
-    Ok(())
-}
-
-fn two(dir: &Path) -> io::Result<()> {
-    fs::write(dir.join("a"), "first")?;
-    fs::write(dir.join("b"), "second")
-}
-
-fn holds(path: &Path, text: &str) -> bool {
-    fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
-}
-
-const CASES: [Case; 20] = [
-    recorded("mkdir", nothing, |dir| fs::create_dir(dir.join("d")), |dir| dir.join("d").is_dir()),
-    recorded(
-        "rmdir",
-        |dir| fs::create_dir(dir.join("d")),
-        |dir| fs::remove_dir(dir.join("d")),
-        |dir| !dir.join("d").exists(),
-    ),
-    recorded(
-        "create",
-        nothing,
-        |dir| OpenOptions::new().write(true).create_new(true).open(dir.join("a"))?.write_all(b"new"),
-        |dir| holds(&dir.join("a"), "new"),
-    ),
-    recorded(
-        "mknod",
-        nothing,
-        |dir| {
-            // SAFETY: a path that ends with NUL.
-            let made = unsafe { libc::mkfifo(c_path(&dir.join("p")).as_ptr(), 0o600) };
-            if made == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        },
-        |dir| fs::symlink_metadata(dir.join("p")).is_ok(),
-    ),
-    recorded(
-        "symlink",
-        nothing,
-        |dir| std::os::unix::fs::symlink("to", dir.join("l")),
-        |dir| fs::read_link(dir.join("l")).is_ok_and(|to| to == Path::new("to")),
-    ),
-    recorded(
-        "link",
-        two,
-        |dir| fs::hard_link(dir.join("a"), dir.join("l")),
-        |dir| fs::metadata(dir.join("l")).is_ok_and(|meta| meta.nlink() == 2),
-    ),
-    recorded("unlink", two, |dir| fs::remove_file(dir.join("a")), |dir| !dir.join("a").exists()),
-    recorded(
-        "rename",
-        two,
-        |dir| fs::rename(dir.join("a"), dir.join("c")),
-        |dir| !dir.join("a").exists() && holds(&dir.join("c"), "first"),
-    ),
-    recorded(
-        "rename over",
-        two,
-        |dir| fs::rename(dir.join("a"), dir.join("b")),
-        |dir| !dir.join("a").exists() && holds(&dir.join("b"), "first"),
-    ),
-    recorded(
-        "rename, not over",
-        two,
-        |dir| rename_with(&dir.join("a"), &dir.join("c"), libc::RENAME_NOREPLACE),
-        |dir| !dir.join("a").exists() && holds(&dir.join("c"), "first"),
-    ),
-    recorded(
-        "exchange",
-        two,
-        |dir| rename_with(&dir.join("a"), &dir.join("b"), libc::RENAME_EXCHANGE),
-        |dir| holds(&dir.join("a"), "second") && holds(&dir.join("b"), "first"),
-    ),
-    recorded(
-        "setxattr",
-        two,
-        |dir| Ok(xattr::set(&dir.join("a"), "user.k", b"v", libc::XATTR_CREATE)?),
-        |dir| xattr::get(&dir.join("a"), "user.k").is_ok_and(|value| value == b"v"),
-    ),
-    recorded(
-        "removexattr",
-        |dir| two(dir).and_then(|()| Ok(xattr::set(&dir.join("a"), "user.k", b"v", 0)?)),
-        |dir| Ok(xattr::remove(&dir.join("a"), "user.k")?),
-        |dir| xattr::get(&dir.join("a"), "user.k").is_err(),
-    ),
-    recorded(
-        "chmod",
-        two,
-        |dir| fs::set_permissions(dir.join("a"), PermissionsExt::from_mode(0o640)),
-        |dir| fs::metadata(dir.join("a")).is_ok_and(|meta| meta.mode() & 0o777 == 0o640),
-    ),
-    recorded(
-        "truncate",
-        two,
-        |dir| OpenOptions::new().write(true).open(dir.join("a"))?.set_len(2),
-        |dir| holds(&dir.join("a"), "fi"),
-    ),
-    recorded("rewrite", two, |dir| fs::write(dir.join("a"), "anew"), |dir| holds(&dir.join("a"), "anew")),
-    Case {
-        name: "fsync",
-        call: Call::Fdatasync,
-        on: "",
-        prepare: two,
-        act: |dir| {
-            let file = OpenOptions::new().write(true).open(dir.join("a"))?;
-            file.write_all_at(b"F", 0)?;
-            file.sync_all()
-        },
-        done: |dir| holds(&dir.join("a"), "First"),
-    },
-    Case {
-        name: "allocate",
-        call: Call::Fallocate,
-        on: "/segments/",
-        prepare: two,
-        act: |dir| {
-            let file = OpenOptions::new().write(true).open(dir.join("a"))?;
-            // SAFETY: takes integers alone.
-            let done = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 4096) };
-            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        },
-        done: |dir| fs::metadata(dir.join("a")).is_ok_and(|meta| meta.len() == 4096),
-    },
-    Case {
-        name: "write",
-        call: Call::Write,
-        on: "/segments/",
-        prepare: two,
-        act: |dir| OpenOptions::new().write(true).open(dir.join("a"))?.write_all_at(b"F", 0),
-        done: |dir| holds(&dir.join("a"), "First"),
-    },
-    Case {
-        name: "append",
-        call: Call::Write,
-        on: "/segments/",
-        prepare: two,
-        act: |dir| {
-            // The second time the bytes before are the same as those that are appended.
-            let mut file = OpenOptions::new().append(true).open(dir.join("a"))?;
-            file.write_all(b" one")?;
-            file.write_all(b" one")
-        },
-        done: |dir| holds(&dir.join("a"), "first one one"),
-    },
-];
-
-/// The server is killed when it has read a request and has not stored it, and when it has stored it and not answered.
-///
-/// Proves K3.
-fn what_is_asked_is_done_once(setup: Setup) {
-    let calls = HostCalls::new();
-    let passthrough = setup.passthrough() == Passthrough::On;
-    let mut mount = kept(setup.host_calls(&calls));
-    if mount.is_plain() {
-        return;
-    }
-    for case in CASES {
-        for after in [false, true] {
-            if passthrough && case.call == Call::Write && case.on != "/log" {
-                // The kernel writes.
-                continue;
-            }
-            let dir = mount.at(format!("{} {after}", case.name));
-            fs::create_dir(&dir).unwrap();
-            (case.prepare)(&dir).unwrap();
-            mount.sync();
-            let rule = Rule::of(case.call).on(case.on).times(1);
-            let held = calls.add(if after { rule.after().held() } else { rule.held() });
-            let (acted, act) = (dir.clone(), case.act);
-            let actor = thread::spawn(move || act(&acted));
-            held.wait_for_waiting(1);
-            mount.kill_server();
-            let what = format!("{}, killed {}", case.name, if after { "when it was stored" } else { "before" });
-            actor.join().unwrap().unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert!((case.done)(&dir), "{what}");
-            drop(held);
-        }
-    }
-    mount.umount();
 }
 
 /// `flock` without waiting.

@@ -123,6 +123,14 @@ impl Rule {
         self
     }
 
+    /// About requests of a kind, by its number in `enum fuse_opcode` of linux/fuse.h: for [`Call::Request`] and
+    /// [`Call::Answer`].
+    pub fn kind(mut self, kind: u32) -> Rule {
+        self.below = Some(PathBuf::from("/dev/fuse"));
+        self.part = format!("/{kind}/");
+        self
+    }
+
     /// Lets so many calls pass first.
     pub fn skip(mut self, calls: u64) -> Rule {
         self.skip = calls;
@@ -236,6 +244,11 @@ impl Injected {
     /// Acts on no more calls; those that it keeps waiting go on to wait.
     pub fn no_more(&self) {
         self.rule().times.store(0, Ordering::Release);
+    }
+
+    /// Those that it kept waiting were of a program that was killed, and wait no more.
+    pub fn were_killed(&self) {
+        self.rule().waiting.store(0, Ordering::Release);
     }
 
     /// Waits until it keeps so many calls waiting.

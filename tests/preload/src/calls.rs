@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 
 use libc::{dev_t, gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, uid_t};
 
+use crate::device;
 use crate::judge;
 use crate::place::{self, Places};
 use crate::real::Real;
@@ -43,7 +44,6 @@ before! {
     Open place::at(fd, path), -1; openat(fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     Open place::at(fd, path), -1; openat64(fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
 
-    Read place::of(fd), -1; read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t;
     Read place::of(fd), -1; readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t;
     Read place::of(fd), -1; pread(fd: c_int, to: *mut c_void, len: size_t, at: off_t) -> ssize_t;
     Read place::of(fd), -1; pread64(fd: c_int, to: *mut c_void, len: size_t, at: off64_t) -> ssize_t;
@@ -51,7 +51,6 @@ before! {
     Read place::of(fd), -1; preadv64(fd: c_int, to: *const iovec, count: c_int, at: off64_t) -> ssize_t;
 
     Write place::of(fd), -1; write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t;
-    Write place::of(fd), -1; writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t;
     Write place::of(fd), -1; pwrite(fd: c_int, from: *const c_void, len: size_t, at: off_t) -> ssize_t;
     Write place::of(fd), -1; pwrite64(fd: c_int, from: *const c_void, len: size_t, at: off64_t) -> ssize_t;
     Write place::of(fd), -1; pwritev(fd: c_int, from: *const iovec, count: c_int, at: off_t) -> ssize_t;
@@ -121,6 +120,38 @@ before! {
     Mode place::of(fd), -1; fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int;
     Mkdir place::at(fd, path), -1;
         mknodat(fd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int;
+}
+
+// SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    let real = || real!(read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t);
+    let read = judge::call(Call::Read, || place::of(fd), -1, real);
+    // Only now: a thread that reads requests waits in here for long.
+    let Some(len) = usize::try_from(read).ok().filter(|_| judge::is_wanted(&[Call::Request, Call::Answer])) else {
+        return read;
+    };
+    // SAFETY: so many bytes of the buffer were just written.
+    let request = unsafe { std::slice::from_raw_parts(to.cast::<u8>(), len) };
+    match Some(request).filter(|_| device::is(fd)).and_then(device::asked) {
+        Some(kind) => judge::call(Call::Request, || device::place(kind), -1, || read),
+        None => read,
+    }
+}
+
+// SAFETY: takes the place of libc's function of this name and type, as a preloaded library is meant to.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+    let real = || real!(writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t);
+    if !judge::is_wanted(&[Call::Answer]) || count < 1 || !device::is(fd) {
+        return judge::call(Call::Write, || place::of(fd), -1, real);
+    }
+    // SAFETY: whoever calls this gives it so many parts, each of bytes that can be read.
+    let answer = unsafe { std::slice::from_raw_parts((*from).iov_base.cast::<u8>(), (*from).iov_len) };
+    match device::answered(answer) {
+        Some(kind) => judge::call(Call::Answer, || device::place(kind), -1, real),
+        None => real(),
+    }
 }
 
 /// Registers a file for passthrough: `struct fuse_backing_map` begins with its descriptor.

@@ -51,6 +51,12 @@ pub fn call<R>(call: Call, places: impl FnOnce() -> Places, failed: R, real: imp
     }
 }
 
+/// Whether a rule is about any of these calls.
+pub fn is_wanted(calls: &[Call]) -> bool {
+    let wanted = table().map_or(0, |table| table.wanted.load(Ordering::Acquire));
+    calls.iter().any(|call| wanted & call.bit() != 0)
+}
+
 fn is_about(rule: &Rule, call: Call, places: &Places) -> bool {
     let fits = |path: &Path| {
         let path = path.as_os_str().as_bytes();

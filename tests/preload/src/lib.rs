@@ -5,6 +5,7 @@
 //! itself, and what the kernel does for a program in passthrough, does not come by here.
 
 mod calls;
+mod device;
 mod judge;
 mod place;
 mod real;

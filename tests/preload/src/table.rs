@@ -72,11 +72,15 @@ pub enum Call {
     Lock,
     /// `fchmod`, `fchown`.
     Mode,
+    /// A request of the kernel's that was just read from `/dev/fuse`, as a file of the kind's number there.
+    Request,
+    /// An answer to one, by the number of the kind that it answers.
+    Answer,
 }
 
 impl Call {
     /// All of them.
-    pub const ALL: [Call; 24] = [
+    pub const ALL: [Call; 26] = [
         Call::Open,
         Call::Read,
         Call::Write,
@@ -101,6 +105,8 @@ impl Call {
         Call::Times,
         Call::Lock,
         Call::Mode,
+        Call::Request,
+        Call::Answer,
     ];
 
     /// As one bit of a set.
