@@ -1,4 +1,4 @@
-//! The alerts of examples/prometheus, in a real Prometheus that scrapes a real node exporter.
+//! The alerts and the dashboard of examples/prometheus, in a real Prometheus that scrapes a real node exporter.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,9 +6,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
-use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, run_ok, skip, wait_until};
+use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, on_mounts, run_ok, skip, wait_until};
+
+use crate::healing::carry;
 
 on_mounts!(filled_damaged_and_killed_it_is_told,);
 
@@ -119,15 +122,90 @@ impl Prometheus {
         firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
+    /// What an expression comes to now: a value for each series.
+    #[track_caller]
+    fn series(&self, query: &str) -> Vec<Value> {
+        let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let said = get(self.port, &format!("/api/v1/query?query={query}")).unwrap();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said["status"], "success", "{said}");
+        said["data"]["result"].as_array().unwrap().clone()
+    }
+
     fn value(&self, query: &str) -> Option<f64> {
-        let said: Value = serde_json::from_str(&get(self.port, &format!("/api/v1/query?query={query}"))?).ok()?;
-        said["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+        self.series(query).first()?["value"][1].as_str()?.parse().ok()
     }
 }
 
+fn can_be_watched(setup: &Setup) -> bool {
+    let there = ["prometheus", "prometheus-node-exporter"].iter().all(|program| is_there(program));
+    if !there {
+        setup.skip("no Prometheus (Debian: prometheus, prometheus-node-exporter)");
+    }
+    there
+}
+
+/// Of a mount with a keeper and a second copy, which was scrubbed, and is in use: each expression has a series, with the
+/// labels that its legend names.
+#[test]
+fn every_panel_of_the_dashboard_has_something_to_show() {
+    Setup::run(concat!(module_path!(), "::dashboard"), Passthrough::Off, shown);
+}
+
+fn shown(setup: Setup) {
+    if !can_be_watched(&setup) {
+        return;
+    }
+    let mount = setup.mount_with(["-o", "keeper"]).mount();
+    if mount.is_plain() {
+        return;
+    }
+    fs::write(mount.at("file"), Pattern(1).bytes(0, 1 << 20)).unwrap();
+    carry(&mount, &[]);
+    mount.tensorfs_ok(["scrub".as_ref(), mount.path().as_os_str()]);
+    let dashboard = fs::read_to_string(Path::new(EXAMPLES).join("dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut left: Vec<(&str, &str, &str)> = Vec::new();
+    for panel in panels {
+        for target in panel["targets"].as_array().unwrap() {
+            let text = |value: &str| target[value].as_str().unwrap_or_default();
+            left.push((panel["title"].as_str().unwrap(), text("expr"), text("legendFormat")));
+        }
+    }
+    assert!(left.len() > 20, "{left:?}");
+    let prometheus = Prometheus::start(&mount.host());
+    for round in 0..2000_usize {
+        // Rates want numbers that change.
+        fs::write(mount.at(format!("of-round-{}", round % 8)), Pattern(round as u64).bytes(0, 5000)).unwrap();
+        mount.tensorfs_ok([
+            "metrics".as_ref(),
+            mount.path().as_os_str(),
+            "--textfile".as_ref(),
+            prometheus.textfile.as_os_str(),
+        ]);
+        left.retain(|(_, expression, legend)| {
+            let series = prometheus.series(&expression.replace("$mount", ".*").replace("$__rate_interval", "1m"));
+            let mut labels = legend.split("{{").skip(1).filter_map(|rest| rest.split("}}").next());
+            series.is_empty() || labels.any(|label| series.iter().any(|one| one["metric"][label.trim()].is_null()))
+        });
+        if left.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(left, [], "nothing to show, or not what the legend names");
+    // What the choice of mounts is made of.
+    let variable = &dashboard["templating"]["list"][1]["query"]["query"];
+    assert_eq!(variable, "label_values(tensorfs_up, mount)");
+    let said = get(prometheus.port, "/api/v1/label/mount/values?match[]=tensorfs_up").unwrap();
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["data"], serde_json::json!([mount.path().to_str().unwrap()]));
+}
+
 fn filled_damaged_and_killed_it_is_told(setup: Setup) {
-    if !["prometheus", "prometheus-node-exporter"].iter().all(|program| is_there(program)) {
-        return setup.skip("no Prometheus (Debian: prometheus, prometheus-node-exporter)");
+    if !can_be_watched(&setup) {
+        return;
     }
     let mut mount = setup.create(["--size", "64M"]).mount_with(["-o", "keeper"]).mount();
     if mount.is_plain() {

@@ -1,8 +1,11 @@
 //! `.tensorfs/trace`, `tensorfs trace` and `tensorfs top`: who asks for what, and why it takes long.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ on_mounts!(
     a_slow_request_is_told_with_the_reason,
     work_is_told_by_process_and_by_directory,
     so_many_may_look_and_no_more,
+    paths_that_are_no_text_are_told_as_they_are,
 );
 
 /// What was told since the last time.
@@ -153,6 +157,69 @@ fn work_is_told_by_process_and_by_directory(setup: Setup) {
         fs::write(mount.at("a/b/more"), "x").unwrap();
         looking.line().contains("/a/b")
     });
+}
+
+/// Of two files and directories that are the same as text each is told. Proves N1.
+fn paths_that_are_no_text_are_told_as_they_are(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let name = |byte: u8| OsString::from_vec(vec![b'm', byte, b'\n', b'x']);
+    let is = |line: &Value, key: &str, path: &Path| {
+        let bytes = serde_json::to_value(path.as_os_str().as_bytes()).unwrap();
+        assert_eq!(line[key], path.to_string_lossy().into_owned());
+        line[format!("{key}_bytes")] == bytes
+    };
+    let mut trace = File::open(mount.at(".tensorfs/trace")).unwrap();
+    let mut lines = Looking::at(&mount, &["trace", "--json"]);
+    let mut shown = Looking::at(&mount, &["trace"]);
+    let mut top = Looking::at(&mount, &["top", "--json", "--interval", "0.5"]);
+    for byte in [0xfe, 0xff] {
+        fs::create_dir(mount.path().join(name(byte))).unwrap();
+        fs::write(mount.path().join(name(byte)).join(name(byte)), "x").unwrap();
+    }
+    fs::write(mount.at("text"), "x").unwrap();
+    let told = told(&mut trace);
+    let of = |all: &[Value], kind: &str| {
+        let made = all.iter().filter(|request| request["kind"] == kind);
+        made.filter(|request| request["path"] != "/text").cloned().collect::<Vec<_>>()
+    };
+    let paths = |byte: u8| Path::new("/").join(name(byte)).join(name(byte));
+    let (files, dirs) = (of(&told, "create"), of(&told, "mkdir"));
+    assert_eq!((files.len(), dirs.len()), (2, 2), "{told:#?}");
+    for (n, byte) in [0xfe, 0xff].into_iter().enumerate() {
+        assert!(is(&files[n], "path", &paths(byte)), "{files:#?}");
+        assert!(is(&dirs[n], "path", paths(byte).parent().unwrap()), "{dirs:#?}");
+    }
+    // What is text has no bytes beside it.
+    assert!(find(&told, "create", "/text").get("path_bytes").is_none());
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let line: Value = serde_json::from_str(&lines.line()).unwrap();
+        seen.extend(of(&[line], "create"));
+    }
+    assert_eq!(seen, files, "the program passes it on");
+    // A name with a line's end in it is no line.
+    while {
+        let line = shown.line();
+        assert!(line.is_empty() || line.contains("us ") || line.contains("ms ") || line.contains("s "), "{line:?}");
+        !line.contains("/m\u{fffd}\\nx/m\u{fffd}\\nx  ")
+    } {}
+    let mut left = vec![0xfe, 0xff];
+    while !left.is_empty() {
+        let told: Value = serde_json::from_str(&top.line()).unwrap();
+        for row in told["directories"].as_array().unwrap().iter().filter(|row| row["name"] == "/m\u{fffd}\nx") {
+            left.retain(|byte| !is(row, "name", paths(*byte).parent().unwrap()));
+        }
+    }
+    let used = fs::read_to_string(mount.at(".tensorfs/accesses")).unwrap();
+    let used: Vec<Value> = used.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for byte in [0xfe, 0xff] {
+        let same = used.iter().filter(|line| line["path"] == paths(byte).to_string_lossy().into_owned());
+        assert_eq!(same.filter(|line| is(line, "path", &paths(byte))).count(), 1, "{used:#?}");
+    }
+    assert!(used.iter().any(|line| line["path"] == "/text" && line.get("path_bytes").is_none()), "{used:#?}");
 }
 
 /// Proves B14.

@@ -40,7 +40,7 @@ pub struct Inspection {
     /// What is set aside.
     pub quarantine: Vec<QuarantineEntry>,
     /// Files known to have lost bytes.
-    pub damaged_files: Vec<String>,
+    pub damaged_files: Vec<Vec<u8>>,
     /// What is missing in the log, in words.
     pub damage: Option<String>,
     /// What the last scrub came to.
@@ -169,8 +169,8 @@ fn look_at(dir: &Path, pool: Arc<Dir>) -> Result<Inspection> {
     let found = reading::read(dir, &medium, &superblock, boot_id(None), None)?;
     let paths = Paths::default();
     let damaged = found.view.objects().filter(|(_, object)| object.attributes.damaged);
-    let damaged_files =
-        damaged.map(|(ino, _)| paths.of(&found.view, ino).unwrap_or_else(|| format!("inode {ino}"))).collect();
+    let path = |ino| paths.bytes_of(&found.view, ino).unwrap_or_else(|| format!("inode {ino}").into_bytes());
+    let damaged_files = damaged.map(|(ino, _)| path(ino)).collect();
     let segments = Segments::open_all(&pool, medium.clone()).and_then(|mut segments| {
         segments.open_tiers(&found.view, Whose { pool: superblock.uuid, boot: boot_id(None) }, false)?;
         Ok(segments)

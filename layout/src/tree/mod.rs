@@ -22,6 +22,6 @@ mod xattrs;
 pub use below::{Below, DEEPEST, LeftOut};
 pub use chain::FileChain;
 pub use object::{NAME_TAKES, OBJECT_TAKES, Object};
-pub use paths::spelled;
+pub use paths::{spelled, spelled_all};
 pub use run::Run;
 pub use view::{Totals, View};

@@ -54,3 +54,8 @@ pub fn spelled(path: Option<Vec<u8>>) -> (Option<String>, Option<Vec<u8>>) {
         Err(error) => (Some(String::from_utf8_lossy(error.as_bytes()).into_owned()), Some(error.into_bytes())),
     }
 }
+
+/// Of many paths what is told of each, in the same order.
+pub fn spelled_all(paths: impl IntoIterator<Item = Vec<u8>>) -> (Vec<String>, Vec<Option<Vec<u8>>>) {
+    paths.into_iter().map(|path| spelled(Some(path))).map(|(text, bytes)| (text.unwrap_or_default(), bytes)).unzip()
+}

@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
+use serde::Deserialize;
 use serde_json::Value;
 use tensorfs_fs::{Counts, Info, SecondCopy, State};
 use tensorfs_layout::Error;
@@ -18,12 +19,13 @@ use tensorfs_layout::check::{Inspection, inspect, inspect_in_use};
 use tensorfs_layout::log::PoolState;
 use tensorfs_layout::medium::Flushes;
 use tensorfs_layout::pool::Carried;
+use tensorfs_layout::tree::spelled_all;
 
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
 use crate::mounting::{apart, busy, foreign, given, sight};
 use crate::show::failure::{At, Failure, reason};
-use crate::show::{VERSION, output};
+use crate::show::{VERSION, output, text};
 
 /// Where a mounted filesystem tells about itself.
 const CONTROL: &str = ".tensorfs/info";
@@ -96,13 +98,22 @@ fn seen_from_here(said: String, asked: &Mount) -> String {
         let table = Table::read().unwrap_or_default();
         table.top_at(place).is_some_and(|mount| mount.device() == asked.device())
     };
-    changed(said, |info| match info.get("mountpoint").and_then(Value::as_str) {
-        Some(place) if !is_there(Path::new(place)) => {
-            info.insert("mountpoint".to_owned(), asked.mount_point().to_string_lossy().into());
-            true
+    changed(said, |info| {
+        let bytes = info.get("mountpoint_bytes").and_then(|bytes| Vec::<u8>::deserialize(bytes).ok());
+        let known = info.get("mountpoint").and_then(Value::as_str);
+        let is_wrong =
+            known.is_some() && !text::told_path(known, bytes.as_deref()).is_some_and(|place| is_there(place));
+        if is_wrong {
+            mounted_at(info, asked.mount_point());
         }
-        _ => false,
+        is_wrong
     })
+}
+
+/// Says where it is mounted.
+fn mounted_at(info: &mut serde_json::Map<String, Value>, place: &Path) {
+    info.insert("mountpoint".to_owned(), place.to_string_lossy().into());
+    info.insert("mountpoint_bytes".to_owned(), text::no_text(place).into());
 }
 
 /// What a server says, with something put right; as it is if it is not as it should be, or right.
@@ -127,7 +138,7 @@ fn as_user(user: u32, target: &Path) -> Result<String, Failure> {
 
 fn of_pool(pool: &Path) -> Result<String, Failure> {
     match inspect(pool) {
-        Ok(inspection) => text(pool, &unmounted(pool, inspection)),
+        Ok(inspection) => json_of(pool, &unmounted(pool, inspection)),
         Err(Error::Busy { pid, mountpoint, .. }) => of_server(pool, pid, mountpoint),
         Err(Error::NotAPool { reason, .. }) => {
             Err(Failure::at(pool, format!("not a tensorfs pool (no tensorfs is mounted here, and {reason})")))
@@ -165,7 +176,7 @@ fn of_server(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Result<Strin
 fn detached(pool: &Path, pid: u32) -> Result<String, Failure> {
     for _ in 0..LOOKS {
         if let Ok(Some(found)) = inspect_in_use(pool) {
-            return text(pool, &Info { state: State::Detached, pid: Some(pid), ..unmounted(pool, found) });
+            return json_of(pool, &Info { state: State::Detached, pid: Some(pid), ..unmounted(pool, found) });
         }
         thread::sleep(BETWEEN_LOOKS);
     }
@@ -173,7 +184,7 @@ fn detached(pool: &Path, pid: u32) -> Result<String, Failure> {
     Err(Failure::at(pool, reason))
 }
 
-fn text(pool: &Path, info: &Info) -> Result<String, Failure> {
+fn json_of(pool: &Path, info: &Info) -> Result<String, Failure> {
     serde_json::to_string_pretty(info).map(|json| json + "\n").map_err(|error| Failure::at(pool, error))
 }
 
@@ -184,7 +195,7 @@ fn elsewhere(pool: &Path, pid: u32, first: &Path) -> io::Result<String> {
     let place = if places().any(|place| place == first) { first } else { places().next().unwrap_or(first) };
     let said = said_at(pid, place)?;
     Ok(changed(said, |info| {
-        info.insert("mountpoint".to_owned(), place.to_string_lossy().into());
+        mounted_at(info, place);
         info.insert("mount_namespace_of".to_owned(), pid.into());
         true
     }))
@@ -213,14 +224,17 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
     let copy = |carried: &Carried| SecondCopy::of(carried, &superblock.uuid_text(), found.transaction);
     let second_copy = found.carried.as_ref().and_then(copy);
     let host = found.space;
+    let (damaged_files, damaged_files_bytes) = spelled_all(found.damaged_files);
     Info {
         version: VERSION.to_owned(),
         pool: pool.to_owned(),
+        pool_bytes: text::no_text(pool),
         uuid: superblock.uuid_text(),
         layout: superblock.layout,
         state: if clean { State::Clean } else { State::UnsafeShutdown },
         pid: None,
         mountpoint: None,
+        mountpoint_bytes: None,
         mount_namespace_of: None,
         domain: Some(found.domain),
         durability: None,
@@ -245,7 +259,9 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         unsafe_shutdowns: superblock.unsafe_shutdowns,
         recovery: None,
         open_segments: Vec::new(),
-        damaged_files: found.damaged_files,
+        open_segments_bytes: Vec::new(),
+        damaged_files,
+        damaged_files_bytes,
         damage_found: found.scrubbed.findings(),
         last_scrub: found.scrubbed.last().cloned(),
         unsealed_files: 0,

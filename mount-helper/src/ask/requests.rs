@@ -33,6 +33,9 @@ pub struct Request {
     pub uid: u32,
     /// What it is about, from the mount's root on, if that is known.
     pub path: Option<String>,
+    /// The path's bytes, if it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
     /// Its number, or that of the directory.
     pub ino: u64,
     /// From when it came to its answer.
@@ -48,6 +51,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// What it is about, as it is, from the mount's root on, if that is known.
+    pub fn path(&self) -> Option<&Path> {
+        text::told_path(self.path.as_deref(), self.path_bytes.as_deref())
+    }
+
     /// Who asked: `python3[123]`.
     pub fn who(&self) -> String {
         match (&self.process, self.pid) {

@@ -1,7 +1,7 @@
 //! `tensorfs top`: who does what on a mount, now.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,9 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
     name: String,
+    /// Its bytes, if that is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_bytes: Option<Vec<u8>>,
     #[serde(flatten)]
     work: Work,
 }
@@ -74,7 +77,7 @@ struct Row {
 #[derive(Debug, Default)]
 struct Seen {
     processes: HashMap<(Option<u32>, String), Work>,
-    directories: HashMap<String, Work>,
+    directories: HashMap<PathBuf, Work>,
     requests: u64,
     lost: u64,
 }
@@ -118,7 +121,7 @@ impl Seen {
         if self.processes.len() < MOST || self.processes.contains_key(&process) {
             self.processes.entry(process).or_default().add(request);
         }
-        let directory = directory(request.path.as_deref());
+        let directory = directory(request.path());
         if self.directories.len() < MOST || self.directories.contains_key(&directory) {
             self.directories.entry(directory).or_default().add(request);
         }
@@ -126,10 +129,15 @@ impl Seen {
 
     fn tell(self, arguments: &Top, over: Duration) -> Result<String, Failure> {
         let (requests, lost) = (self.requests, self.lost);
-        let row = |pid, name, work| Row { pid, name, work };
-        let processes = self.processes.into_iter().map(|((pid, name), work)| row(pid, name, work));
+        let processes = self.processes.into_iter();
+        let processes = processes.map(|((pid, name), work)| Row { pid, name, name_bytes: None, work });
         let processes = busiest(processes.collect(), arguments.rows);
-        let directories = self.directories.into_iter().map(|(name, work)| row(None, name, work));
+        let directories = self.directories.into_iter().map(|(directory, work)| Row {
+            pid: None,
+            name: directory.to_string_lossy().into_owned(),
+            name_bytes: text::no_text(&directory),
+            work,
+        });
         let directories = busiest(directories.collect(), arguments.rows);
         let seconds = over.as_secs_f64();
         if arguments.json {
@@ -147,12 +155,8 @@ impl Seen {
 }
 
 /// What a request is about, up to the last name of its path.
-fn directory(path: Option<&str>) -> String {
-    match path {
-        None => "(not known)".to_owned(),
-        Some("/") => "/".to_owned(),
-        Some(path) => Path::new(path).parent().map_or_else(|| "/".to_owned(), |dir| dir.to_string_lossy().into_owned()),
-    }
+fn directory(path: Option<&Path>) -> PathBuf {
+    path.map_or(Path::new("(not known)"), |path| path.parent().unwrap_or(Path::new("/"))).to_owned()
 }
 
 /// Those who kept the server busy for longest.
@@ -200,8 +204,8 @@ mod tests {
 
     #[test]
     fn a_request_counts_for_the_directory_that_it_is_in() {
-        assert_eq!(directory(Some("/a/b/c")), "/a/b");
-        assert_eq!(directory(Some("/a")), "/");
-        assert_eq!(directory(Some("/")), "/");
+        for (path, of) in [("/a/b/c", "/a/b"), ("/a", "/"), ("/", "/")] {
+            assert_eq!(directory(Some(Path::new(path))), Path::new(of));
+        }
     }
 }

@@ -22,12 +22,17 @@ pub fn named(path: &Path) -> String {
     name
 }
 
+/// The bytes of a path that is no text.
+pub fn no_text(path: &Path) -> Option<Vec<u8>> {
+    path.to_str().is_none().then(|| path.as_os_str().as_bytes().to_vec())
+}
+
 /// A line of JSON with a path in it: as text, and if it is none, its bytes, too.
 pub fn with_path(mut line: Value, path: &Path) -> Value {
     if let Some(fields) = line.as_object_mut() {
         fields.insert("path".to_owned(), path.to_string_lossy().into());
-        if path.to_str().is_none() {
-            fields.insert("path_bytes".to_owned(), path.as_os_str().as_bytes().into());
+        if let Some(bytes) = no_text(path) {
+            fields.insert("path_bytes".to_owned(), bytes.into());
         }
     }
     line

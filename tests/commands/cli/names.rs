@@ -1,16 +1,16 @@
 //! Names that are no text, as N1 allows them: commands reach the file itself, and no other.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tensorfs_tests::{needs_mount, wait_until};
 
-use super::Room;
+use super::{Room, kill};
 
 const NAME: &[u8] = b"m\xff\xfe.pt";
 
@@ -124,5 +124,67 @@ fn paths_that_are_no_text_are_told_as_they_are() {
         let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!(path_in(&first), shown, "{command}: {said}");
         assert_eq!(first["path"], "mnt/\u{fffd}.safetensors", "{command}");
+    }
+}
+
+/// What is mounted at a path that the room does not know how to read in the table of mounts.
+struct At(PathBuf);
+
+impl Drop for At {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// Pool, mount point, and files that have lost bytes, each of those that are the same as text: as a server tells it, and
+/// of the closed pool.
+///
+/// Proves N1.
+#[test]
+fn info_tells_paths_that_are_no_text() {
+    needs_mount!();
+    let room = Room::new();
+    let (pool, mnt) = (OsStr::from_bytes(b"p\xff"), OsStr::from_bytes(b"m\xfe"));
+    let mounted = At(room.dir.path().join(mnt));
+    fs::create_dir(&mounted.0).unwrap();
+    let mount = || {
+        room.ok([OsStr::new("mount"), "--create".as_ref(), pool, mnt, "--log".as_ref(), "server.log".as_ref()]);
+    };
+    let info =
+        |of: &OsStr| -> Value { serde_json::from_str(&room.ok([OsStr::new("info"), "--json".as_ref(), of])).unwrap() };
+    let bytes_of = |path: &Path| serde_json::to_value(path.as_os_str().as_bytes()).unwrap();
+    mount();
+    let names = [&b"\xfe"[..], b"\xff", b"text"].map(OsStr::from_bytes);
+    for (n, name) in names.into_iter().enumerate() {
+        fs::write(mounted.0.join(name), vec![n as u8 + 1; 100_000]).unwrap();
+    }
+    room.ok([OsStr::new("sync"), mnt]);
+    let said = info(mnt);
+    assert_eq!(said["pool_bytes"], bytes_of(&room.dir.path().join(pool)), "{said}");
+    assert_eq!((&said["damaged_files"], &said["damaged_files_bytes"]), (&json!([]), &json!([])));
+    assert_eq!((&said["open_segments"], &said["open_segments_bytes"]), (&json!([]), &json!([])));
+    // The host loses the ends of all three while nobody serves.
+    kill(said["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+    let shards = fs::read_dir(room.dir.path().join(pool).join("segments")).unwrap();
+    for segment in shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap()) {
+        let segment = File::options().write(true).open(segment.unwrap().path()).unwrap();
+        if segment.metadata().unwrap().len() == 100_000 {
+            segment.set_len(60_000).unwrap();
+        }
+    }
+    mount();
+    for (of, is_mounted) in [(mnt, true), (pool, true), (pool, false)] {
+        if !is_mounted {
+            room.ok([OsStr::new("umount"), mnt]);
+        }
+        let said = info(of);
+        let place = is_mounted.then(|| bytes_of(&mounted.0)).unwrap_or_default();
+        assert_eq!((&said["mountpoint_bytes"], said["mountpoint"].is_string()), (&place, is_mounted), "{said}");
+        let told =
+            said["damaged_files"].as_array().unwrap().iter().zip(said["damaged_files_bytes"].as_array().unwrap());
+        let mut told: Vec<_> = told.map(|(text, bytes)| (text.as_str().unwrap(), bytes.clone())).collect();
+        told.sort_by_key(|(_, bytes)| bytes.to_string());
+        let lossy = "/\u{fffd}";
+        assert_eq!(told, [(lossy, json!([47, 0xfe])), (lossy, json!([47, 0xff])), ("/text", Value::Null)], "{said}");
     }
 }

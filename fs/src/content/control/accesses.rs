@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tensorfs_layout::log::PM;
-use tensorfs_layout::tree::Object;
+use tensorfs_layout::tree::{Object, spelled};
 use tensorfs_layout::{Ino, ROOT, SegmentId};
 
 use crate::file::{Files, Uses};
@@ -19,6 +19,8 @@ const LOT: usize = 64;
 #[derive(Serialize)]
 struct Line {
     path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<Vec<u8>>,
     ino: Ino,
     tier: String,
     opens: u64,
@@ -100,8 +102,10 @@ impl Accesses {
             };
             let path = store.known_path(&view, *ino).or_else(|| self.names.get(ino).and_then(named));
             let segment = self.written.get(ino).copied().or(object.attributes.segment);
+            let (path, path_bytes) = spelled(path.map(|path| [b"/", &*path].concat()));
             let line = Line {
-                path: path.map(|path| format!("/{}", String::from_utf8_lossy(&path))),
+                path,
+                path_bytes,
                 ino: *ino,
                 tier: view.tier_name(segment.map_or(PM, SegmentId::tier)),
                 opens: uses.opens,

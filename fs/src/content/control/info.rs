@@ -1,6 +1,7 @@
 //! What there is to know about a pool and its mount.
 
 use std::collections::{BTreeSet, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -9,6 +10,7 @@ use tensorfs_layout::check::{Finding, LastScrub};
 use tensorfs_layout::medium::{Domain, Flushes};
 use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{QuarantineEntry, TierInfo};
+use tensorfs_layout::tree::{spelled, spelled_all};
 
 use crate::file::Files;
 use crate::handover::KeeperInfo;
@@ -45,6 +47,9 @@ pub struct Info {
     /// The pool's directory.
     #[serde(serialize_with = "lossy")]
     pub pool: PathBuf,
+    /// Its bytes, if that is no text.
+    #[serde(default)]
+    pub pool_bytes: Option<Vec<u8>>,
     /// The pool's number, as 8-4-4-4-12 hexadecimal digits.
     pub uuid: String,
     /// The layout name chosen when the pool was created.
@@ -56,6 +61,9 @@ pub struct Info {
     /// Where it is mounted.
     #[serde(serialize_with = "lossy_option")]
     pub mountpoint: Option<PathBuf>,
+    /// Its bytes, if that is no text.
+    #[serde(default)]
+    pub mountpoint_bytes: Option<Vec<u8>>,
     /// If that is in another mount namespace than that of whoever asks, a process of that one.
     #[serde(default)]
     pub mount_namespace_of: Option<u32>,
@@ -107,8 +115,14 @@ pub struct Info {
     pub recovery: Option<Recovery>,
     /// Files that a process outside this mount still has open or mapped, since a server was killed; 100 at most.
     pub open_segments: Vec<String>,
+    /// The bytes of those of their paths that are no text, in the same places.
+    #[serde(default)]
+    pub open_segments_bytes: Vec<Option<Vec<u8>>>,
     /// Files whose bytes may not be what was written.
     pub damaged_files: Vec<String>,
+    /// The bytes of those of their paths that are no text, in the same places.
+    #[serde(default)]
+    pub damaged_files_bytes: Vec<Option<Vec<u8>>>,
     /// What scrubbing found damaged, and was not written again.
     #[serde(default)]
     pub damage_found: Vec<Finding>,
@@ -153,17 +167,17 @@ impl Info {
         let superblock = pool.superblock();
         let recovery = pool.recovery().shown();
         let still_open = files.outlived();
-        let (open_segments, damaged_files) = {
+        let ((open_segments, open_segments_bytes), (damaged_files, damaged_files_bytes)) = {
             let view = pool.view();
             let path = |ino: Ino| match paths.then(|| store.path_to_show(&view, ino)).flatten() {
-                Some(path) => String::from_utf8_lossy(&path).into_owned(),
-                None => format!("inode {ino}"),
+                Some(path) => path,
+                None => format!("inode {ino}").into_bytes(),
             };
             let recorded: HashSet<Ino> = view.damaged().collect();
             let is_new = |ino: &Ino| !recorded.contains(ino) && view.object(*ino).is_some();
             let unrecorded: BTreeSet<Ino> = pool.unrecorded_failures().into_iter().filter(is_new).collect();
             let damaged = view.damaged().chain(unrecorded);
-            (still_open.into_iter().map(path).collect(), damaged.map(path).collect())
+            (spelled_all(still_open.into_iter().map(path)), spelled_all(damaged.map(path)))
         };
         let mut quarantine = files.quarantined();
         let mut damage_found = store.known_damage();
@@ -183,11 +197,13 @@ impl Info {
         Self {
             version: store.options().version.to_owned(),
             pool: pool.path().to_owned(),
+            pool_bytes: no_text(pool.path()),
             uuid: superblock.uuid_text(),
             layout: superblock.layout,
             state: State::Mounted,
             pid: Some(std::process::id()),
             mountpoint: Some(store.options().mountpoint.clone()),
+            mountpoint_bytes: no_text(&store.options().mountpoint),
             mount_namespace_of: None,
             domain: Some(pool.domain()),
             durability: Some(store.durability()),
@@ -209,8 +225,10 @@ impl Info {
             log_bytes: usage.log_bytes,
             unsafe_shutdowns: superblock.unsafe_shutdowns,
             open_segments,
+            open_segments_bytes,
             recovery: Some(recovery),
             damaged_files,
+            damaged_files_bytes,
             damage_found,
             last_scrub: store.last_scrub(),
             unsealed_files: files.to_seal().len() as u64,
@@ -224,6 +242,11 @@ impl Info {
             second_copy,
         }
     }
+}
+
+/// The bytes of a path that is no text.
+fn no_text(path: &Path) -> Option<Vec<u8>> {
+    spelled(Some(path.as_os_str().as_bytes().to_vec())).1
 }
 
 /// A path need not be text; what is not is replaced.

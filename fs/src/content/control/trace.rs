@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tensorfs_layout::Ino;
-use tensorfs_layout::tree::View;
+use tensorfs_layout::tree::{View, spelled};
 
 use crate::store::{Store, Traced, Watch};
 use crate::waits::Wait;
@@ -49,6 +49,8 @@ struct Request<'a> {
     process: Option<&'a str>,
     uid: u32,
     path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<Vec<u8>>,
     ino: u64,
     /// From when it came to its answer.
     seconds: f64,
@@ -117,13 +119,15 @@ fn line<'a>(paths: &mut Paths, view: &View, traced: &'a Traced) -> Request<'a> {
     let named = Wait::ALL.iter().map(|(wait, name)| (*name, traced.notes.waited(*wait)));
     let waits = [("queue", traced.queued)].into_iter().chain(named);
     let errno = traced.notes.errno;
+    let (path, path_bytes) = spelled(path(paths, view, traced));
     Request {
         time: traced.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
         kind: traced.kind,
         pid: traced.process.as_ref().map(|(pid, _)| *pid),
         process: traced.process.as_ref().map(|(_, name)| &**name),
         uid: traced.uid,
-        path: path(paths, view, traced).map(|path| String::from_utf8_lossy(&path).into_owned()),
+        path,
+        path_bytes,
         ino: traced.about.0,
         seconds: traced.took.as_secs_f64(),
         waits: Waits(
