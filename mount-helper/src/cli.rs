@@ -239,6 +239,9 @@ pub struct TierMove {
     /// To the remote: read what it has of each file before
     #[arg(long)]
     pub check_data: bool,
+    /// Print a line of JSON for each file
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Limit what may be below a directory of a mount, by the quotas of its host
@@ -246,15 +249,22 @@ pub struct TierMove {
 #[command(after_help = "\
 Examples:
   tensorfs quota set /mnt/tensors/alice 100G
-  tensorfs quota show /mnt/tensors
+  tensorfs quota /mnt/tensors
   tensorfs quota clear /mnt/tensors/alice
 
 For root, and where the host has quotas of projects: ext4 made with
 -O quota,project, or XFS, mounted with -o prjquota. At its quota, who writes below
 the directory gets EDQUOT (on XFS ENOSPC).")]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub struct Quota {
     #[command(subcommand)]
-    pub command: QuotaCommand,
+    pub command: Option<QuotaCommand>,
+    /// As `quota show`
+    #[arg(value_name = "MOUNT|DIR")]
+    pub path: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, requires = "path")]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -799,7 +809,13 @@ pub struct Alarm {
     /// Ask each so many seconds [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
     pub every: Option<Duration>,
-    /// Nobody hears what this says: it goes to syslog
+    /// End the program after so many seconds [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = options::parse_seconds)]
+    pub timeout: Option<Duration>,
+    /// Append what is said to this file, with what the program says and how it ended
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Nobody hears what this says: without a file it goes to syslog
     #[arg(long, hide = true)]
     pub detached: bool,
 }

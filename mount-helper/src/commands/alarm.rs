@@ -1,9 +1,8 @@
 //! `tensorfs alarm`: runs a program when damage is found. The server of a mount could not: it has given up its rights.
 
 use std::collections::HashSet;
-use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,18 @@ use tensorfs_layout::pool::READ_ONLY_HOST;
 use crate::cli::Alarm;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::target::Target;
+use crate::mounting::telling::{Ended, Telling};
 use crate::mounting::{alarm, apart, inherited, paths};
 use crate::show::failure::{At, Failure, reason};
 use crate::show::{logging, text};
 
 const EVERY: Duration = Duration::from_secs(10);
+
+/// So long the program has.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// So many lines of what it says are logged.
+const SAID: usize = 20;
 
 /// So long a mount is waited for that is about to be made.
 const TO_BE_MOUNTED: Duration = Duration::from_secs(60);
@@ -32,14 +38,30 @@ const MOST: usize = 100_000;
 pub fn run(arguments: &Alarm) -> Result<(), Failure> {
     if arguments.detached {
         inherited::close_all_but([])?;
-        let _ = logging::to_syslog();
+    }
+    match &arguments.log {
+        Some(log) => match logging::to_file(log) {
+            Err(fault) if arguments.detached => {
+                let _ = logging::to_syslog();
+                log::error!("{fault}; what is told of damage is logged here");
+            }
+            opened => opened?,
+        },
+        None if arguments.detached => drop(logging::to_syslog()),
+        None => {}
     }
     let mountpoint = paths::future(&arguments.mountpoint)?;
     if let Some(fault) = alarm::fault_of(&arguments.run).filter(|_| !arguments.detached) {
         return Err(Failure::new(fault));
     }
     let every = arguments.every.unwrap_or(EVERY);
-    let (begun, mut seen, mut told, mut waits) = (Instant::now(), false, HashSet::new(), false);
+    let mut teller = Teller {
+        program: &arguments.run,
+        patience: arguments.timeout.unwrap_or(PATIENCE),
+        telling: Telling::default(),
+        told: HashSet::new(),
+    };
+    let (begun, mut seen, mut waits) = (Instant::now(), false, false);
     loop {
         match mounted(&mountpoint)? {
             None if seen => return Ok(()),
@@ -56,7 +78,7 @@ pub fn run(arguments: &Alarm) -> Result<(), Failure> {
             None => {}
             Some(mount) => {
                 seen = true;
-                look(&mount, &arguments.run, &mut told);
+                teller.look(&mount);
             }
         }
         thread::sleep(every);
@@ -68,24 +90,69 @@ fn mounted(mountpoint: &Path) -> Result<Option<Mount>, Failure> {
     Ok(table.top_at(mountpoint).filter(|mount| mount.is_tensorfs() && !mount.is_foreign()).cloned())
 }
 
-/// Looks once. What the program could not be told it is told the next time.
-fn look(mount: &Mount, program: &Path, told: &mut HashSet<String>) {
-    let mountpoint = mount.mount_point();
-    let asked = ["info".as_ref(), "--json".as_ref(), "--".as_ref(), mountpoint.as_os_str()];
-    // That it does not answer is for others to tell.
-    let Ok(info) = apart::ask::<Info>(&asked, apart::PATIENCE) else { return };
-    if info.state != State::Mounted {
-        return;
+/// Who tells the program.
+struct Teller<'a> {
+    program: &'a Path,
+    /// So long it has for it.
+    patience: Duration,
+    telling: Telling,
+    /// What it knows.
+    told: HashSet<String>,
+}
+
+impl Teller<'_> {
+    /// Looks once. What the program could not be told it is told the next time.
+    fn look(&mut self, mount: &Mount) {
+        let mountpoint = mount.mount_point();
+        let asked = ["info".as_ref(), "--json".as_ref(), "--".as_ref(), mountpoint.as_os_str()];
+        // That it does not answer is for others to tell.
+        let Ok(info) = apart::ask::<Info>(&asked, apart::PATIENCE) else { return };
+        if info.state != State::Mounted {
+            return;
+        }
+        let news: Vec<String> = damage(&info).into_iter().filter(|line| !self.told.contains(line)).collect();
+        if !news.is_empty() {
+            self.tell(mount, news);
+        }
     }
-    let news: Vec<String> = damage(&info).into_iter().filter(|line| !told.contains(line)).collect();
-    if news.is_empty() {
-        return;
+
+    /// Of the mount the program hears what the kernel says, not its server.
+    fn tell(&mut self, mount: &Mount, news: Vec<String>) {
+        let mountpoint = mount.mount_point();
+        let mut command = Command::new(self.program);
+        command.arg(mountpoint).env("TENSORFS_MOUNTPOINT", mountpoint).env("TENSORFS_POOL", mount.source());
+        let ended = self.telling.tell(command, (news.join("\n") + "\n").as_bytes(), self.patience);
+        logging::find_again();
+        let who = format!("{}: {}", mountpoint.display(), self.program.display());
+        let fault = match ended {
+            Ok(Ended { fault, said }) => {
+                let said = String::from_utf8_lossy(&said);
+                let mut lines = said.lines().filter(|line| !line.trim().is_empty());
+                for line in lines.by_ref().take(SAID) {
+                    log::info!("{who}: says: {}", text::plain(line));
+                }
+                if lines.next().is_some() {
+                    log::info!("{who}: says more than {SAID} lines");
+                }
+                fault
+            }
+            Err(error) => Some(reason(&error)),
+        };
+        match fault {
+            Some(fault) => log::error!("{who}: {fault}"),
+            None => {
+                log::info!("{who}: was told of damage ({}), and ended with status 0", lines(news.len()));
+                // With more than that it is told some of it again.
+                if self.told.len() < MOST {
+                    self.told.extend(news);
+                }
+            }
+        }
     }
-    match tell(mount, program, &news) {
-        Ok(()) if told.len() < MOST => told.extend(news),
-        Ok(()) => {}
-        Err(error) => log::error!("{}: {}: {}", mountpoint.display(), program.display(), reason(&error)),
-    }
+}
+
+fn lines(count: usize) -> String {
+    text::count(count as u64, "line", "lines")
 }
 
 /// What is wrong with what a pool holds, a line each. None begins with a word of the pool's, as programs that send mail
@@ -93,9 +160,12 @@ fn look(mount: &Mount, program: &Path, told: &mut HashSet<String>) {
 fn damage(info: &Info) -> Vec<String> {
     let read_only = info.read_only.iter().filter(|why| *why != READ_ONLY_HOST);
     let read_only = read_only.map(|why| format!("the pool takes no changes: {why}"));
-    let lost = info.damaged_files.iter().map(|path| format!("damage: {path}: may have lost bytes"));
+    let bytes = info.damaged_files_bytes.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+    let lost = info.damaged_files.iter().zip(bytes);
+    let lost = lost.map(|(path, bytes)| format!("damage: {}: may have lost bytes", named(path, bytes)));
     let found = info.damage_found.iter().map(|finding| {
-        let path = finding.path.as_deref().unwrap_or(&finding.host_file);
+        let path = finding.path.as_deref().map(|path| named(path, finding.path_bytes.as_deref()));
+        let path = path.unwrap_or_else(|| finding.host_file.clone());
         let place = finding.offset.map_or_else(String::new, |offset| format!(" at byte {offset}"));
         let tensors =
             if finding.tensors.is_empty() { String::new() } else { format!("; {}", finding.tensors.join(", ")) };
@@ -104,15 +174,7 @@ fn damage(info: &Info) -> Vec<String> {
     read_only.chain(lost).chain(found).map(|line| text::plain(&line)).collect()
 }
 
-/// Of the mount it hears what the kernel says, not its server.
-fn tell(mount: &Mount, program: &Path, news: &[String]) -> io::Result<()> {
-    let (mountpoint, mut command) = (mount.mount_point(), Command::new(program));
-    command.arg(mountpoint).env("TENSORFS_MOUNTPOINT", mountpoint).env("TENSORFS_POOL", mount.source());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    if let Some(mut pipe) = child.stdin.take() {
-        // Who does not want to know more than that there is something need not read it.
-        let _ = pipe.write_all((news.join("\n") + "\n").as_bytes());
-    }
-    let status = child.wait()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("it failed: {status}"))) }
+/// A path by which it is told apart from all others, in one line.
+fn named(path: &str, bytes: Option<&[u8]>) -> String {
+    text::told_path(Some(path), bytes).map_or_else(|| path.to_owned(), text::named)
 }

@@ -48,7 +48,7 @@ use crate::show::logging;
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     let has_own_log = match &command {
         Command::Mount(_) => true,
-        Command::Alarm(arguments) => arguments.detached,
+        Command::Alarm(arguments) => arguments.detached || arguments.log.is_some(),
         _ => false,
     };
     if !has_own_log {
@@ -107,9 +107,10 @@ fn paths(command: &Command) -> Vec<&Path> {
         Command::Mount(arguments) if given::number(&arguments.mountpoint).is_some() => Vec::new(),
         Command::Mount(arguments) => vec![&arguments.pool, &arguments.mountpoint],
         Command::Quota(arguments) => match &arguments.command {
-            QuotaCommand::Set(arguments) => vec![&arguments.directory],
-            QuotaCommand::Clear(arguments) => vec![&arguments.directory],
-            QuotaCommand::Show(arguments) => vec![&arguments.path],
+            Some(QuotaCommand::Set(arguments)) => vec![&arguments.directory],
+            Some(QuotaCommand::Clear(arguments)) => vec![&arguments.directory],
+            Some(QuotaCommand::Show(arguments)) => vec![&arguments.path],
+            None => arguments.path.iter().map(PathBuf::as_path).collect(),
         },
         Command::Records(arguments) => all(&arguments.paths),
         Command::Remote(arguments) => arguments.arguments.iter().map(|argument| path_in(argument)).collect(),

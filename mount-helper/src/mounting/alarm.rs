@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::{AccessFlags, access, setsid};
 
+use crate::mounting::given;
 use crate::mounting::request::{MountRequest, PROGRAM};
 use crate::show::failure::{Failure, reason};
 use crate::show::output;
@@ -29,7 +30,12 @@ pub fn start(request: &MountRequest) -> Result<(), Failure> {
         output::complain(format!("{at}: option \"on-damage\": {fault}; until that is mended nobody is told of damage"));
     }
     let mut alarm = Command::new("/proc/self/exe");
-    alarm.arg0(PROGRAM).args(["alarm", "--detached", "--run"]).arg(program).arg("--").arg(request.mountpoint());
+    alarm.arg0(PROGRAM).args(["alarm", "--detached", "--run"]).arg(program);
+    // Of what whoever mounts has open it keeps nothing.
+    if let Some(log) = request.options().log().filter(|log| given::number(log).is_none()) {
+        alarm.arg("--log").arg(log);
+    }
+    alarm.arg("--").arg(request.mountpoint());
     alarm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     // SAFETY: setsid(2) may be called between fork and exec.
     unsafe { alarm.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };

@@ -38,6 +38,7 @@ pub mod sight;
 pub mod signals;
 pub mod stored;
 pub mod target;
+pub mod telling;
 pub mod touching;
 pub mod unmount;
 mod watchdog;

@@ -12,7 +12,7 @@ use env_logger::{Builder, Target};
 use log::{Level, LevelFilter};
 use nix::sys::stat::fstat;
 
-use crate::show::failure::{At, Failure, reason};
+use crate::show::failure::{At, Failure, one_line, reason};
 use crate::show::limit::Limit;
 use crate::show::log_file::LogFile;
 use crate::show::log_line::{UNHEARD_REPLIES, line};
@@ -60,6 +60,11 @@ pub fn write_beside() {
 pub fn fail(failure: &Failure) {
     match QUEUE.get().filter(|queue| queue.is_one()) {
         Some(_) => log::error!("{failure}"),
+        // A unit that does not start.
+        None if is_journal() => {
+            let line = one_line(&failure.to_string());
+            let _ = writeln!(io::stderr().lock(), "<{}>{line}", syslog::priority(Level::Error));
+        }
         None => output::complain(failure),
     }
 }
@@ -153,6 +158,13 @@ pub fn open_again(somebody: Option<impl FnOnce() -> io::Result<File> + Send + 's
     };
     if let Err(error) = thread::Builder::new().spawn(tell) {
         log::error!("the log cannot be opened again: {}", reason(&error));
+    }
+}
+
+/// As [`open_again`], at once, and without a word if it is the same: for who has something to say once in a long time.
+pub fn find_again() {
+    if let Some(Err(why)) = FILE.get().map(LogFile::open_again) {
+        log::error!("the log cannot be opened again: {why}");
     }
 }
 

@@ -1,12 +1,17 @@
 //! `tensorfs alarm`, and the mount option `on-damage`: damage tells somebody.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
-use tensorfs_tests::{Pattern, is_root, needs_mount, unmounting, wait_until, write_program};
+use tensorfs_tests::{
+    Call, HostCalls, Pattern, Rule, is_root, needs_mount, run_ok, skip, unmounting, wait_for_end, wait_until,
+    write_program,
+};
 
-use super::{Room, said, servers_of};
+use super::mount::ReadOnlyBind;
+use super::{Room, kill, said, servers_of};
 
 /// A program that writes down what it is told; it fails the first time.
 fn teller(room: &Room) -> String {
@@ -31,12 +36,7 @@ fn damage_that_is_found_is_told_once_by_whoever_mounted() {
     fs::write(room.at("mnt/file"), &file).unwrap();
     room.ok(["seal", "mnt/file"]);
     room.ok(["umount", "mnt"]);
-    let segments =
-        fs::read_dir(room.at("pool/segments")).unwrap().flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
-    let segment = segments.map(|entry| entry.unwrap().path()).find(|path| fs::read(path).unwrap() == file).unwrap();
-    let mut spoiled = file;
-    spoiled[500_000] ^= 1;
-    fs::write(segment, spoiled).unwrap();
+    spoil(&room, file);
     room.ok(["mount", "pool", "mnt", "--log", "server.log", "-o", &format!("keeper,on-damage={program}")]);
     // One that is just being executed has no command line yet, and a child of its that is not has the same.
     wait_until("it was started with the mount", || alarms(&room).len() == 1);
@@ -58,7 +58,19 @@ fn damage_that_is_found_is_told_once_by_whoever_mounted() {
     assert!(often.wait().unwrap().success());
     wait_until("it ends with the mount", || alarms(&room).is_empty());
     assert_eq!(told().matches("end\n").count(), 2, "{}", told());
+    // The one of the mount says so where the server does.
+    let said = format!("{}: {program}: was told of damage (1 line), and ended with status 0", mnt.display());
+    wait_until("it is in the log", || room.log().contains(&said));
     assert!(servers_of(room.dir.path()).is_empty());
+}
+
+/// Another byte in the segment that has these bytes.
+fn spoil(room: &Room, mut bytes: Vec<u8>) {
+    let shards = fs::read_dir(room.at("pool/segments")).unwrap();
+    let segments = shards.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
+    let segment = segments.map(|entry| entry.unwrap().path()).find(|path| fs::read(path).unwrap() == bytes).unwrap();
+    bytes[500_000] ^= 1;
+    fs::write(segment, bytes).unwrap();
 }
 
 /// Alarms of the room's mounts that a mount has started.
@@ -135,4 +147,157 @@ fn an_alarm_says_where_nothing_is_mounted_and_what_it_cannot_run() {
         assert!(!other.status.success() && said(&other).contains(expected), "{}", said(&other));
     }
     room.ok(["umount", "mnt"]);
+}
+
+/// A pool whose file has lost its end on the host, and is mounted again: nobody has scrubbed it.
+fn with_lost_bytes(options: &[&str]) -> Room {
+    let room = Room::mounted();
+    fs::write(room.at("mnt/lost"), vec![7; 100_000]).unwrap();
+    room.ok(["sync", "mnt"]);
+    kill(room.pid("mnt"), libc::SIGKILL);
+    let shards = fs::read_dir(room.at("pool/segments")).unwrap();
+    for segment in shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap()) {
+        let segment = File::options().write(true).open(segment.unwrap().path()).unwrap();
+        if segment.metadata().unwrap().len() == 100_000 {
+            segment.set_len(60_000).unwrap();
+        }
+    }
+    room.ok([&["mount", "pool", "mnt", "--log", "server.log"], options].concat());
+    room
+}
+
+/// An alarm that asks often, and logs to `alarm.log`.
+fn often(room: &Room, program: &str, more: &[&str]) -> Child {
+    let _unmounting = unmounting();
+    let mut command = room.command();
+    command.args(["alarm", "--every", "0.05", "--log", "alarm.log", "--run", program]).args(more).arg("mnt");
+    command.spawn().unwrap()
+}
+
+fn log_of(room: &Room) -> String {
+    fs::read_to_string(room.at("alarm.log")).unwrap_or_default()
+}
+
+/// Ends with the room, if it has not by itself.
+struct Ending(Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// It neither reads nor ends at SIGTERM, and what it has started does not, either: it is ended all the same, and told
+/// again, with what has come meanwhile.
+#[test]
+fn a_program_that_hangs_is_ended_and_the_next_damage_is_told() {
+    needs_mount!();
+    let room = with_lost_bytes(&[]);
+    let (program, told, pids) = (room.at("tell"), room.at("told"), room.at("pids"));
+    let script = format!(
+        "#!/bin/sh\necho here I am; echo and here >&2\nif [ ! -e {told}.go ]; then trap '' TERM; sleep 1000 & \
+         echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait; wait; fi\n{{ cat; echo end; }} >> {told}\n",
+        told = told.display(),
+        pids = pids.display()
+    );
+    write_program(&program, script.as_bytes());
+    let told = || fs::read_to_string(room.at("told")).unwrap_or_default();
+    let _alarm = Ending(often(&room, program.to_str().unwrap(), &["--timeout", "0.3"]));
+    wait_until("it hangs", || pids.exists());
+    let started: Vec<i32> =
+        fs::read_to_string(&pids).unwrap().split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    wait_until("it is ended", || log_of(&room).contains("tell: it did not end within 0.3 s, and was killed"));
+    started.into_iter().for_each(wait_for_end);
+    assert!(log_of(&room).contains("tell: says: here I am\n") && log_of(&room).contains("tell: says: and here\n"));
+    assert_eq!(told(), "");
+    // The log has another name by now, and there is more damage.
+    fs::rename(room.at("alarm.log"), room.at("alarm.log.1")).unwrap();
+    let file = Pattern(2).bytes(0, 1 << 20);
+    fs::write(room.at("mnt/file"), &file).unwrap();
+    room.ok(["seal", "mnt/file"]);
+    spoil(&room, file);
+    assert_eq!(room.run(["scrub", "mnt"]).status.code(), Some(4));
+    fs::write(room.at("told.go"), "").unwrap();
+    wait_until("it is told of all", || told().contains("damage: /lost: may have lost bytes\n"));
+    wait_until("of the next, too", || told().contains("damage: /file: "));
+    wait_until("it is said", || log_of(&room).contains("and ended with status 0"));
+    let all = told();
+    assert_eq!(all.matches("/lost").count(), 1, "{all}");
+    room.ok(["umount", "mnt"]);
+}
+
+/// What it says is bounded, whatever it does with what it is told; and nobody waits for what it has started.
+#[test]
+fn what_a_program_says_is_in_the_log_and_not_too_much() {
+    needs_mount!();
+    let room = with_lost_bytes(&[]);
+    let program = room.at("tell");
+    let script = "#!/bin/sh\nexec 0<&-\n[ -e started ] || { sleep 1000 & echo $! > started; }\n\
+                  yes 0123456789 | head -c 300000\nexit 3\n";
+    write_program(&program, script.as_bytes());
+    let mut alarm = Ending(often(&room, program.to_str().unwrap(), &[]));
+    wait_until("it failed", || log_of(&room).contains("tell: it failed: exit status: 3"));
+    let log = log_of(&room);
+    let before = log.split("it failed").next().unwrap();
+    let said = before.matches("0123456789").count();
+    assert!(said == 20 && before.contains("tell: says more than 20 lines"), "{log}");
+    let started: i32 = fs::read_to_string(room.at("started")).unwrap().trim().parse().unwrap();
+    // Where it fails it is told again.
+    write_program(&room.at("new"), b"#!/bin/sh\ncat > all\n");
+    fs::rename(room.at("new"), &program).unwrap();
+    wait_until("it is told", || log_of(&room).contains("was told of damage (1 line), and ended with status 0"));
+    assert_eq!(fs::read_to_string(room.at("all")).unwrap(), "damage: /lost: may have lost bytes\n");
+    assert!(Path::new(&format!("/proc/{started}")).exists());
+    kill(started, libc::SIGKILL);
+    room.ok(["umount", "mnt"]);
+    assert!(alarm.0.wait().unwrap().success());
+}
+
+/// But not of one that is on a filesystem that takes none, of which there is other news.
+#[test]
+fn a_pool_that_takes_no_changes_any_more_is_told() {
+    needs_mount!();
+    let room = Room::with_pool();
+    let program = room.at("tell");
+    write_program(&program, b"#!/bin/sh\ncat > new && cat new >> all && rm new\n");
+    let all = || fs::read_to_string(room.at("all")).unwrap_or_default();
+    let calls = HostCalls::new();
+    calls.set_pool(&room.at("pool"));
+    {
+        let _unmounting = unmounting();
+        let mut mount = room.command();
+        mount.args(["mount", "pool", "mnt", "--log", "server.log"]);
+        calls.preload(&mut mount);
+        run_ok(&mut mount);
+    }
+    let file = Pattern(2).bytes(0, 1 << 20);
+    fs::write(room.at("mnt/file"), &file).unwrap();
+    room.ok(["seal", "mnt/file"]);
+    let alarm = Ending(often(&room, program.to_str().unwrap(), &[]));
+    let failing = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").error(libc::EIO));
+    fs::create_dir(room.at("mnt/d")).unwrap();
+    room.run(["sync", "mnt"]);
+    wait_until("it is told", || all().contains("the pool takes no changes: "));
+    assert_eq!(all().lines().count(), 1, "{}", all());
+    drop((alarm, failing));
+    room.run(["umount", "mnt"]);
+    wait_until("the server has ended", || servers_of(room.dir.path()).is_empty());
+    if !is_root() {
+        return skip("cli::a_pool_that_takes_no_changes_any_more_is_told", "only root makes a read-only mount");
+    }
+    room.mount("pool", "mnt");
+    room.ok(["umount", "mnt"]);
+    spoil(&room, file);
+    fs::remove_file(room.at("all")).unwrap();
+    fs::create_dir(room.at("ro")).unwrap();
+    let host = ReadOnlyBind::new(&room.at("pool"), &room.at("ro"));
+    room.ok(["mount", "ro", "mnt", "-o", "ro", "--log", "server.log"]);
+    assert_eq!(room.run(["scrub", "mnt"]).status.code(), Some(4));
+    let alarm = Ending(often(&room, program.to_str().unwrap(), &[]));
+    wait_until("it is told", || all().ends_with('\n'));
+    assert!(all().lines().count() == 1 && all().starts_with("damage: /file: "), "{}", all());
+    drop(alarm);
+    room.ok(["umount", "mnt"]);
+    drop(host);
 }

@@ -593,10 +593,10 @@ fn a_pool_that_is_bound_elsewhere_is_found_by_info() {
 }
 
 /// A directory bound to another place, where nothing can be written.
-struct ReadOnlyBind(PathBuf);
+pub(super) struct ReadOnlyBind(PathBuf);
 
 impl ReadOnlyBind {
-    fn new(from: &Path, to: &Path) -> Self {
+    pub(super) fn new(from: &Path, to: &Path) -> Self {
         let none = None::<&str>;
         nix::mount::mount(Some(from), to, none, MsFlags::MS_BIND, none).unwrap();
         let bound = ReadOnlyBind(to.to_owned());

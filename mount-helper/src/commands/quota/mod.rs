@@ -15,10 +15,13 @@ use crate::show::failure::Failure;
 
 /// Runs the command.
 pub fn run(arguments: &Quota) -> Result<ExitCode, Failure> {
-    match &arguments.command {
-        QuotaCommand::Set(arguments) => set::run(arguments),
-        QuotaCommand::Clear(arguments) => clear::run(arguments),
-        QuotaCommand::Show(arguments) => show::run(arguments),
+    match (&arguments.command, &arguments.path) {
+        (Some(QuotaCommand::Set(arguments)), _) => set::run(arguments),
+        (Some(QuotaCommand::Clear(arguments)), _) => clear::run(arguments),
+        (Some(QuotaCommand::Show(arguments)), _) => show::run(&arguments.path, arguments.json),
+        (None, Some(path)) => show::run(path, arguments.json),
+        // Then there is help.
+        (None, None) => Ok(()),
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::QuotaShow;
 use crate::show::failure::Failure;
 use crate::show::{output, size, table, text};
 
@@ -21,8 +20,8 @@ struct Row<'a> {
 }
 
 /// Runs the command: of a mount, all quotas; of a directory below, the one that what is made in it counts for.
-pub fn run(arguments: &QuotaShow) -> Result<(), Failure> {
-    let place = Place::of(&arguments.path)?;
+pub fn run(path: &Path, json: bool) -> Result<(), Failure> {
+    let place = Place::of(path)?;
     let found = if place.directory.path() == place.root { all(&place)? } else { nearest(&place)? };
     let mut rows = Vec::new();
     for (directory, number) in found {
@@ -30,7 +29,7 @@ pub fn run(arguments: &QuotaShow) -> Result<(), Failure> {
             rows.push(Row { directory: directory.clone(), number, host, has: host.get(number)? });
         }
     }
-    if arguments.json {
+    if json {
         let rows: Value = rows.iter().map(json_of).collect();
         return output::print(&format!("{rows:#}\n"));
     }

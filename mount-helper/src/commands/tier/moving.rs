@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde_json::json;
 use tensorfs_fs::{LEAVES, NO_TIER, Request};
 use tensorfs_layout::log::REMOTE_NAME;
 
@@ -26,10 +27,16 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
         failed.set(true);
     };
     for path in &arguments.paths {
-        let mut tally = |path: &Path, result: Result<(), String>| match result {
-            Ok(()) => moved += 1,
-            Err(why) => {
-                not += 1;
+        let mut tally = |path: &Path, result: Result<(), String>| {
+            match &result {
+                Ok(()) => moved += 1,
+                Err(_) => not += 1,
+            }
+            if arguments.json {
+                let mut printed = Ok(());
+                bar.aside(|| printed = output::print(&line(path, &arguments.tier, &result)));
+                printed.unwrap_or_else(trouble);
+            } else if let Err(why) = result {
                 bar.aside(|| output::complain(Failure::at(path, format!("not moved: {why}"))));
             }
         };
@@ -74,12 +81,21 @@ pub fn run(arguments: &TierMove) -> Result<ExitCode, Failure> {
     }
     bar.clear();
     // Where nothing was found there is nothing to count.
-    if moved + not > 0 || !failed.get() {
+    if !arguments.json && (moved + not > 0 || !failed.get()) {
         let files = text::count(moved, "file is", "files are");
         let not_moved = if not > 0 { format!(", {not} not") } else { String::new() };
         output::print(&format!("{files} in tier {}{not_moved}\n", arguments.tier))?;
     }
     Ok(if not > 0 || failed.get() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A line of JSON.
+fn line(path: &Path, tier: &str, result: &Result<(), String>) -> String {
+    let mut line = json!({ "tier": tier, "moved": result.is_ok() });
+    if let Err(why) = result {
+        line["why"] = why.as_str().into();
+    }
+    format!("{}\n", text::with_path(line, path))
 }
 
 fn on_mount(place: &Place, tier: &str, size: u64, bar: &Bar) -> Result<Result<(), String>, Failure> {
