@@ -145,8 +145,8 @@ fn can_be_watched(setup: &Setup) -> bool {
     there
 }
 
-/// Of a mount with a keeper and a second copy, which was scrubbed, and is in use: each expression has a series, with the
-/// labels that its legend names.
+/// Of a mount with a keeper and a second copy, which was scrubbed, and is in use: each expression has a series, with
+/// the labels that its legend names.
 #[test]
 fn every_panel_of_the_dashboard_has_something_to_show() {
     Setup::run(concat!(module_path!(), "::dashboard"), Passthrough::Off, shown);

@@ -20,6 +20,8 @@ on_mounts!(
     a_server_that_died_is_told_apart_from_one_that_left,
     a_mount_in_several_places_is_told_of_once_by_the_name_it_was_asked_by,
     whatever_a_mount_is_called_its_metrics_are_whole,
+    each_tier_and_what_is_set_aside_are_counted,
+    the_lag_grows_while_commits_are_held_up,
 );
 
 /// Samples by their name and labels, those of the mount and the pool left out.
@@ -269,6 +271,62 @@ fn what_is_said_is_understood_by_prometheus_own_parser(setup: Setup) {
         assert one == {family.name: family.type for family in other}, (one, other)\n\
         assert len(one) > 40 and not {'unknown', 'untyped'} & set(one.values()), one\n";
     run_ok(Command::new(&python).args(["-c", script]).arg(&text).arg(mount.host().join("tensorfs.prom")));
+}
+
+fn each_tier_and_what_is_set_aside_are_counted(setup: Setup) {
+    if setup.mount_is_plain() {
+        return;
+    }
+    let Some(memory) = setup.in_memory() else { return };
+    let mut mount = setup.mount();
+    mount.umount();
+    mount.add_tier("dram", &memory.path().join("tier"));
+    mount.mount();
+    for (name, len) in [("here", 100_000), ("there", 200_000), ("replaced", 30_000)] {
+        fs::write(mount.at(name), vec![7; len]).unwrap();
+    }
+    mount.sync();
+    wait_until("nobody has it open", || {
+        mount.tensorfs(["tier", "move", mount.at("there").to_str().unwrap(), "dram"]).status.success()
+    });
+    // Who replaces a file is killed: the version before is set aside.
+    let script = "exec 3>\"$1\"; printf new >&3; kill -9 $$";
+    Command::new("bash").args(["-c", script, "bash"]).arg(mount.at("replaced")).status().unwrap();
+    wait_until("it is set aside", || !mount.quarantine().is_empty());
+    let (told, info) = (read(&mount), mount.info());
+    assert_eq!((told["tier_up tier=pm"], told["tier_up tier=dram"]), (1.0, 1.0));
+    assert_eq!((told["tier_files tier=pm"], told["tier_files tier=dram"]), (2.0, 1.0));
+    let dram = info["tiers"].as_array().unwrap().iter().find(|tier| tier["name"] == "dram").unwrap();
+    for (name, key) in [("tier_used_bytes", "used"), ("tier_size_bytes", "total")] {
+        assert_eq!(told[&format!("{name} tier=dram")], dram[key].as_f64().unwrap(), "{name}");
+    }
+    assert!(told["tier_used_bytes tier=dram"] >= 200_000.0 && told["tier_free_bytes tier=dram"] > 0.0);
+    assert_eq!((told["quarantine_entries"], told["quarantine_bytes"]), (1.0, 30_000.0));
+    let name = mount.quarantine()[0]["name"].as_str().unwrap().to_owned();
+    mount.tensorfs_ok(["restore", mount.path().to_str().unwrap(), &name, "--discard"]);
+    let told = read(&mount);
+    assert_eq!((told["quarantine_entries"], told["quarantine_bytes"]), (0.0, 0.0));
+}
+
+/// Proves D3.
+fn the_lag_grows_while_commits_are_held_up(setup: Setup) {
+    let calls = HostCalls::new();
+    let mount = setup.host_calls(&calls).mount();
+    if mount.is_plain() {
+        return;
+    }
+    mount.sync();
+    let held = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").held());
+    fs::create_dir(mount.at("d")).unwrap();
+    held.wait_for_waiting(1);
+    let lag = || read(&mount)["commit_lag_seconds"];
+    let first = lag();
+    wait_until("it grows", || lag() >= first + 1.5);
+    let late = read(&mount);
+    assert!(late["uncommitted_transactions"] >= 1.0 && late["commit_lag_max_seconds"] >= 1.5, "{late:?}");
+    drop(held);
+    wait_until("all is durable", || read(&mount)["uncommitted_transactions"] == 0.0 && lag() < 1.5);
+    assert!(read(&mount)["commit_lag_max_seconds"] >= late["commit_lag_max_seconds"]);
 }
 
 /// An upgrade is nothing to be woken up for.

@@ -46,7 +46,14 @@ fn a_host_without_quotas_is_named(setup: Setup) {
     assert!(why.contains("keeps no quotas of projects"), "{why}");
     assert!(why.contains("keeps no quotas of projects") && why.contains("prjquota"), "{why}");
     assert_eq!((project(&mount.at("d")), project(&mount.at("d/f"))), (Err(Errno::ENODATA), Err(Errno::ENODATA)));
-    assert_eq!(quota(&mount, &["show", mount.path().to_str().unwrap(), "--json"]).1.trim(), "[]");
+    let root = mount.path().to_str().unwrap();
+    assert_eq!(quota(&mount, &["show", root, "--json"]).1.trim(), "[]");
+    // Without a word of what is to be done they are shown.
+    assert_eq!(quota(&mount, &[root, "--json"]), quota(&mount, &["show", root, "--json"]));
+    assert_eq!(quota(&mount, &[root]), quota(&mount, &["show", root]));
+    for wrong in [&[][..], &["--json"], &[root, "show"], &[root, "set", directory, "10M"]] {
+        assert!(!quota(&mount, wrong).0, "{wrong:?}");
+    }
     let (done, _, why) = quota(&mount, &["clear", directory]);
     assert!(!done && why.contains("no quota of its own"), "{why}");
     for (wrong, what) in [("d/f", "not a directory"), ("..", "not a directory of a tensorfs mount")] {

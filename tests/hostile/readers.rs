@@ -617,6 +617,9 @@ fn a_reader_that_fails_is_an_error_of_that_request(setup: Setup) {
         drop(held);
         assert_eq!(asking.join().unwrap(), Err(nix::errno::Errno::EIO));
         assert_eq!(of_readers(&mount, "failed"), n as u64 + 1);
+        let told = fs::read_to_string(mount.at(".tensorfs/metrics")).unwrap();
+        let killed = told.lines().find(|line| line.starts_with("tensorfs_readers_killed") && line.contains("failed"));
+        assert!(killed.unwrap().ends_with(&format!("}} {}", n + 1)), "{killed:?}");
         let log = mount.log();
         assert!(log.contains(&format!("two.{n}: the reader that looked into it ended (signal: ")), "{log}");
         // The next one is told.

@@ -33,7 +33,10 @@ const CONTROL: &str = ".tensorfs/info";
 /// And where it has what there is to count.
 const METRICS: &str = ".tensorfs/metrics";
 
-/// The most that is read of it.
+/// What that ends with.
+const END: &str = "# EOF\n";
+
+/// The most that is read of what a server says.
 const MOST: u64 = 64 << 20;
 
 /// So often the log of a pool is read that changes meanwhile, with a pause in between.
@@ -81,10 +84,12 @@ pub fn of_live(mount: &Mount) -> Result<String, Failure> {
 
 /// What the server of a mount has counted, as OpenMetrics text.
 pub fn metrics(mount: &Mount) -> Result<String, Failure> {
-    read(&sight::whole(mount)?.mount_point().join(METRICS)).map_err(|error| match error.kind() {
+    let said = read(&sight::whole(mount)?.mount_point().join(METRICS)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failure::at(mount.mount_point(), "its server is of a version that has no metrics"),
         _ => Failure::at(mount.mount_point(), reason(&error)),
-    })
+    })?;
+    let cut = || Failure::at(mount.mount_point(), "what its server says has no end");
+    if said.ends_with(END) { Ok(said) } else { Err(cut()) }
 }
 
 /// What the server says. It may be another version of this program, so it is passed on as it is.
@@ -101,8 +106,7 @@ fn seen_from_here(said: String, asked: &Mount) -> String {
     changed(said, |info| {
         let bytes = info.get("mountpoint_bytes").and_then(|bytes| Vec::<u8>::deserialize(bytes).ok());
         let known = info.get("mountpoint").and_then(Value::as_str);
-        let is_wrong =
-            known.is_some() && !text::told_path(known, bytes.as_deref()).is_some_and(|place| is_there(place));
+        let is_wrong = known.is_some() && !text::told_path(known, bytes.as_deref()).is_some_and(is_there);
         if is_wrong {
             mounted_at(info, asked.mount_point());
         }
@@ -123,8 +127,16 @@ fn changed(said: String, change: impl FnOnce(&mut serde_json::Map<String, Value>
 }
 
 fn read(control: &Path) -> io::Result<String> {
+    all_of(File::open(control)?)
+}
+
+/// All that a server says; an error if that is too much, as nobody knows what the rest would mean.
+fn all_of(said: impl Read) -> io::Result<String> {
     let mut text = String::new();
-    File::open(control)?.take(MOST).read_to_string(&mut text)?;
+    said.take(MOST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("its server says more than {} MiB", MOST >> 20)));
+    }
     Ok(text)
 }
 
@@ -213,9 +225,7 @@ fn said_at(pid: u32, mountpoint: &Path) -> io::Result<String> {
     if fstatfs(&file)?.filesystem_type() != FUSE_SUPER_MAGIC {
         return Err(ErrorKind::NotFound.into());
     }
-    let mut text = String::new();
-    File::from(file).take(MOST).read_to_string(&mut text)?;
-    Ok(text)
+    all_of(File::from(file))
 }
 
 fn unmounted(pool: &Path, found: Inspection) -> Info {
@@ -273,5 +283,18 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         tiers: found.tiers,
         keeper: None,
         second_copy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_is_an_error_and_not_cut() {
+        let said = |len: u64| all_of(io::repeat(b'x').take(len));
+        assert_eq!(said(MOST).unwrap().len() as u64, MOST);
+        let error = said(MOST + 1).unwrap_err();
+        assert_eq!(reason(&error), "its server says more than 64 MiB");
     }
 }

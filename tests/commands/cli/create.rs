@@ -39,6 +39,23 @@ fn no_message_has_the_number_of_an_error() {
         &["cat", missing, "x"],
         &["stat", missing, "x"],
         &["diff", missing, missing],
+        &["top", missing],
+        &["trace", missing],
+        &["records", missing],
+        &["latest", missing],
+        &["rollback", missing],
+        &["quota", missing],
+        &["quota", "set", missing, "1G"],
+        &["alarm", "--run", missing, "mnt"],
+        &["upgrade", missing],
+        &["health", missing],
+        &["metrics", missing],
+        &["manual", missing],
+        &["remote", "status", missing],
+        &["remote", "carry", missing],
+        &["remote", "wait", missing],
+        &["remote", "get", missing],
+        &["remote", "restore", "file:///proc/not-there/x", missing],
     ] {
         let output = room.run(words);
         let text = said(&output);

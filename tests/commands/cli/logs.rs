@@ -107,6 +107,65 @@ fn lines_for_the_journal_have_priorities() {
     assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
+/// As the units start it: the keeper's lines have one, too, and those of the server that takes over, and of the program
+/// that is run when damage is found. Before all others is said what was asked for.
+#[test]
+fn lines_of_keeper_and_servers_have_priorities_in_the_journal() {
+    needs_mount!();
+    if !is_root() {
+        return skip("cli::lines_of_keeper_and_servers_have_priorities_in_the_journal", "a keeper needs root");
+    }
+    let room = Room::with_pool();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let pipe = fstat(writer.as_fd()).unwrap();
+    let mut command = room.command();
+    command.args(["mount", "-f", "pool", "mnt", "-o", "keeper,commit=0.5,durability=write,noexec"]);
+    command.env("JOURNAL_STREAM", format!("{}:{}", pipe.st_dev, pipe.st_ino));
+    let mut keeper = command.stderr(Stdio::from(writer)).spawn().unwrap();
+    drop(command);
+    let mut lines = BufReader::new(reader).lines().map(|line| line.unwrap());
+    let mut before = Vec::new();
+    let mut until = |what: &str, before: &mut Vec<String>| {
+        let found = lines.by_ref().find(|line| {
+            before.push(line.clone());
+            line.contains(what)
+        });
+        assert!(found.is_some(), "{what}: {before:#?}");
+    };
+    until("mounted at", &mut before);
+    let begins = before.iter().find(|line| line.contains("options: ")).unwrap_or_else(|| panic!("{before:#?}"));
+    for option in ["keeper", "commit=0.5", "durability=write", "noexec"] {
+        assert!(begins.contains(option), "{option}: {begins}");
+    }
+    kill(room.pid("mnt"), libc::SIGKILL);
+    until("the server died", &mut before);
+    until("mounted at", &mut before);
+    kill(keeper.id() as i32, libc::SIGTERM);
+    before.extend(lines);
+    assert_eq!(keeper.wait().unwrap().code(), Some(0));
+    let levels = ["<3>", "<4>", "<5>", "<6>"];
+    assert!(before.iter().all(|line| levels.iter().any(|level| line.starts_with(level))), "{before:#?}");
+}
+
+/// A start that fails says so in the journal's way, too.
+#[test]
+fn a_start_that_fails_has_a_priority_in_the_journal() {
+    needs_mount!();
+    let room = Room::new();
+    for options in ["", "keeper"] {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pipe = fstat(writer.as_fd()).unwrap();
+        let mut command = room.command();
+        command.args(["mount", "-f", "none", "mnt"]);
+        command.args((!options.is_empty()).then_some(["-o", options]).into_iter().flatten());
+        command.env("JOURNAL_STREAM", format!("{}:{}", pipe.st_dev, pipe.st_ino)).stderr(Stdio::from(writer));
+        let status = command.status().unwrap();
+        drop(command);
+        let said = std::io::read_to_string(&mut reader).unwrap();
+        assert!(!status.success() && said.lines().all(|line| line.starts_with("<3>")), "{options}: {said:?}");
+    }
+}
+
 #[test]
 fn who_mounts_hears_that_there_is_no_syslog() {
     needs_mount!();
@@ -117,5 +176,10 @@ fn who_mounts_hears_that_there_is_no_syslog() {
     let note = String::from_utf8_lossy(&output.stderr).contains("there is no syslog");
     assert_eq!(note, !heard, "{}", said(&output));
     room.ok(["umount", "mnt"]);
+    if is_root() {
+        let output = room.run(["mount", "pool", "mnt", "-o", "keeper"]);
+        assert_eq!(String::from_utf8_lossy(&output.stderr).contains("there is no syslog"), !heard, "{}", said(&output));
+        room.ok(["umount", "mnt"]);
+    }
     assert_eq!(said(&room.run(["mount", "pool", "mnt", "--log", "server.log"])), "exit status: 0\n");
 }

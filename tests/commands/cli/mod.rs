@@ -10,6 +10,7 @@ mod info;
 mod logs;
 mod looking;
 mod mount;
+mod moving;
 mod names;
 mod packages;
 mod restore;

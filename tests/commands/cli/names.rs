@@ -136,8 +136,8 @@ impl Drop for At {
     }
 }
 
-/// Pool, mount point, and files that have lost bytes, each of those that are the same as text: as a server tells it, and
-/// of the closed pool.
+/// Pool, mount point, and files that have lost bytes, each of those that are the same as text: as a server tells it,
+/// and of the closed pool.
 ///
 /// Proves N1.
 #[test]
@@ -178,7 +178,7 @@ fn info_tells_paths_that_are_no_text() {
             room.ok([OsStr::new("umount"), mnt]);
         }
         let said = info(of);
-        let place = is_mounted.then(|| bytes_of(&mounted.0)).unwrap_or_default();
+        let place = if is_mounted { bytes_of(&mounted.0) } else { Value::Null };
         assert_eq!((&said["mountpoint_bytes"], said["mountpoint"].is_string()), (&place, is_mounted), "{said}");
         let told =
             said["damaged_files"].as_array().unwrap().iter().zip(said["damaged_files_bytes"].as_array().unwrap());

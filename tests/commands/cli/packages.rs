@@ -119,7 +119,9 @@ fn packages_have_what_their_units_name() {
         let text = fs::read_to_string(&unit).unwrap();
         let words = text.split(|char: char| char.is_whitespace() || "=,;:\"'`()".contains(char));
         for path in words.map(|word| word.trim_start_matches('-').trim_end_matches('.')) {
-            if path.starts_with("/usr/") {
+            // What a site writes itself is in a directory that is there.
+            let path = if path.starts_with("/etc/") { path.rsplit_once('/').unwrap().0 } else { path };
+            if path.starts_with("/usr/") || path.starts_with("/etc/") {
                 assert!(room.at("root").join(&path[1..]).exists(), "{}: {path}", unit.display());
                 named += 1;
             }
@@ -129,7 +131,11 @@ fn packages_have_what_their_units_name() {
             assert!(room.at("root/usr/share/man/man8").join(&page).exists(), "{}: {page}", unit.display());
         }
     }
-    assert!(named > 4, "{named}");
+    assert!(named > 8, "{named}");
+    assert!(fs::read_to_string(room.at("root/etc/tensorfs/README")).unwrap().contains("POOL=/"));
+    for made_by in [".ci/tensorfs.spec", "mount-helper/Cargo.toml"] {
+        assert!(fs::read_to_string(source().join(made_by)).unwrap().contains("etc/tensorfs"), "{made_by}");
+    }
     for file in ["tensorfs-mail", "prometheus/alerts.yml", "prometheus/dashboard.json"] {
         assert!(room.at("root/usr/share/tensorfs").join(file).exists(), "{file}");
     }
@@ -302,7 +308,7 @@ fn a_debian_package_is_installed_used_and_removed_in_a_clean_system() {
     }
     let is_old = run_quietly(Command::new("cargo-zigbuild").arg("--version"));
     let suite = if is_old { "bullseye" } else { "bookworm" };
-    in_a_clean_system(suite, &package(".deb"), "", "dpkg -i $PACKAGE", "dpkg -r tensorfs");
+    in_a_clean_system(suite, &package(".deb"), "", "dpkg -i $PACKAGE", "dpkg -P tensorfs");
 }
 
 /// By the rpm of a Debian system, whose own packages are none that rpm knows of: so what it needs is looked at apart.
