@@ -28,7 +28,7 @@ pub fn set(arguments: Set) -> Result<()> {
     check_away(&arguments.pool, &committed, Some((&arguments.url, arguments.take_over)))?;
     drop(committed);
     let access = Access {
-        bandwidth: arguments.bandwidth.map(|mib| mib << 20),
+        bandwidth: arguments.bandwidth.map(|mib| mib.saturating_mul(1 << 20)),
         sse: arguments.sse,
         sse_kms_key: arguments.sse_kms_key,
         storage_class: arguments.storage_class,

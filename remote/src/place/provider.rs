@@ -17,6 +17,10 @@ const ENDPOINTS: [&str; 3] = ["aws_endpoint", "aws_endpoint_url", "aws_endpoint_
 /// What a region is called there.
 const REGIONS: [&str; 2] = ["aws_region", "aws_default_region"];
 
+/// What is said of the bytes of each put, beside its signature, which not all stores compare with them. `none` in the
+/// environment is for a store that does not take it.
+const CHECKSUM: &str = "aws_checksum_algorithm";
+
 /// For so long after its beginning what failed is tried again.
 const RETRIED: Duration = Duration::from_secs(180);
 
@@ -78,6 +82,11 @@ pub fn store(scheme: &ObjectStoreScheme, url: &Url, access: &Access) -> Option<R
 fn amazon(mut options: Options, region: Option<String>, access: &Access) -> Options {
     let region = region.filter(|_| !options.iter().any(|(name, _)| REGIONS.contains(&name.as_str())));
     options.extend(region.map(|region| ("aws_region".to_owned(), region)));
+    // What was spoiled on its way is refused by a store that looks at this; it costs nothing, as it is signed anyhow.
+    if !options.iter().any(|(name, _)| name == CHECKSUM) {
+        options.push((CHECKSUM.into(), "sha256".into()));
+    }
+    options.retain(|(name, value)| name != CHECKSUM || value != "none");
     if access.endpoint.is_some() {
         options.retain(|(name, _)| !ENDPOINTS.contains(&name.as_str()));
     }
@@ -140,5 +149,9 @@ mod tests {
             assert_eq!(told(&by_environment, "allow_http"), Some("true"));
         }
         assert_eq!(told(&options(&[], Some("file"), &Access::default()), "aws_region"), Some("file"));
+        for (said, expected) in [(None, Some("sha256")), (Some("crc64nvme"), Some("crc64nvme")), (Some("none"), None)] {
+            let said: Vec<(&str, &str)> = said.map(|said| (CHECKSUM, said)).into_iter().collect();
+            assert_eq!(told(&options(&said, None, &Access::default()), CHECKSUM), expected);
+        }
     }
 }

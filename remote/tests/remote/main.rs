@@ -1,5 +1,6 @@
 //! The remote, on stores in memory and in directories: round trips, and everything that can go wrong in between.
 
+mod bad_days;
 mod by_hand;
 mod carrying;
 mod crashes;
@@ -10,6 +11,7 @@ mod encrypted;
 mod kills;
 mod left_out;
 mod lost;
+mod over_s3;
 mod pools;
 mod program;
 mod progress;
@@ -18,3 +20,13 @@ mod slow;
 mod stores;
 mod strangers;
 mod union;
+
+#[path = "../../../tests/harness/proxy.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod proxy;
+#[path = "../../../tests/harness/random.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod random;
+#[path = "../../../tests/harness/s3.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod s3;
