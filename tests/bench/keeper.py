@@ -1,6 +1,8 @@
 """What a keeper costs, and how long programs wait while another server takes over.
 
-    keeper.py PROGRAM DIRECTORY      (root; DIRECTORY gets pools and mount points)
+    keeper.py PROGRAM DIRECTORY [FILES:OPEN ...]     (root; DIRECTORY gets pools and mount points)
+
+With FILES:OPEN only how long programs wait, in pools with so many files, so many of them open.
 """
 
 import json
@@ -12,7 +14,8 @@ import subprocess
 import sys
 import time
 
-PROGRAM, BASE = sys.argv[1:]
+PROGRAM, BASE = sys.argv[1:3]
+POOLS = [tuple(map(int, pair.split(":"))) for pair in sys.argv[3:]]
 ROUNDS = 9
 
 
@@ -69,21 +72,22 @@ def operations(directory):
 
 
 def compare():
-    without, kept = mount("without", "passthrough=on"), mount("kept", "passthrough=on,keeper")
-    pairs = {}
+    kinds = {"without": "", "keeper": ",keeper", "privileged": ",keeper,privileged"}
+    mounts = {kind: mount(kind, "passthrough=on" + options) for kind, options in kinds.items()}
+    rounds = []
     for n in range(ROUNDS + 1):
-        order = [without, kept] if n % 2 else [kept, without]
-        took = {directory: operations(directory) for directory in order}
+        order = list(kinds) if n % 2 else list(reversed(kinds))
+        took = {kind: operations(mounts[kind]) for kind in order}
         if n > 0:
-            for name in took[kept]:
-                pairs.setdefault(name, []).append((took[without][name], took[kept][name]))
-    print("| | without, us | with a keeper, us | ratio |\n|---|---|---|---|")
-    for name, rounds in pairs.items():
-        first, second = (statistics.median(pair[which] for pair in rounds) for which in (0, 1))
-        ratio = statistics.median(after / before for before, after in rounds)
-        print(f"| {name} | {first:.1f} | {second:.1f} | {ratio:.2f} |")
-    umount(without)
-    umount(kept)
+            rounds.append(took)
+    print("| | without, us | with a keeper, us | ratio | with `privileged`, us | ratio |\n|---|---|---|---|---|---|")
+    for name in rounds[0]["keeper"]:
+        median = {kind: statistics.median(took[kind][name] for took in rounds) for kind in kinds}
+        ratio = {kind: statistics.median(took[kind][name] / took["without"][name] for took in rounds) for kind in kinds}
+        kept = [f"{median[kind]:.1f} | {ratio[kind]:.2f}" for kind in ("keeper", "privileged")]
+        print(f"| {name} | {median['without']:.1f} | {' | '.join(kept)} |", flush=True)
+    for directory in mounts.values():
+        umount(directory)
 
 
 def upgrade(mounted):
@@ -133,8 +137,9 @@ def pause(files, opened):
 
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
-compare()
+if not POOLS:
+    compare()
 print("\n| files in the pool | open | killed: pause, ms, median | worst of 15 | upgraded: median | worst |")
 print("|---|---|---|---|---|---|")
-for files, opened in ((10, 10), (10_000, 10_000), (200_000, 10)):
+for files, opened in POOLS or ((10, 10), (10_000, 10_000), (200_000, 10)):
     pause(files, opened)
