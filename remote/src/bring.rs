@@ -133,8 +133,8 @@ impl Mount {
             let begun = Instant::now();
             // Nothing may be waited for, and then it is tried again all the same.
             while begun.elapsed() < AFTER_FAILURE * 5 {
-                if let Some((ino, _, _, segment)) = self.next(true)? {
-                    self.said(ino, segment, Err((why.clone(), from.is_err())))?;
+                if let Some(job) = self.next(true)? {
+                    self.said(job, Err((why.clone(), from.is_err())))?;
                     thread::sleep(AFTER_FAILURE);
                     break;
                 }
@@ -149,7 +149,7 @@ impl Mount {
         let fetcher = &mut Fetcher::new(&now.repository);
         let mut idle = Instant::now();
         loop {
-            let Some((ino, number, size, segment)) = self.next(waited_for)? else {
+            let Some(job) = self.next(waited_for)? else {
                 // Of those that have left one may be wanted in days.
                 let is_long = matches!(source, Source::Own(_)) && idle.elapsed() >= IDLE.0;
                 thread::sleep(match waited_for {
@@ -162,16 +162,14 @@ impl Mount {
             let current = self.current(source, opened);
             let fetched = match &current {
                 Err(error) => Err((error.to_string(), false)),
-                Ok(newer) if Arc::ptr_eq(newer, &now) => {
-                    self.fetch(fetcher, &now.newest, (ino, segment), (number, size))
-                }
+                Ok(newer) if Arc::ptr_eq(newer, &now) => self.fetch(fetcher, &now.newest, job),
                 Ok(newer) => {
                     let fetcher = &mut Fetcher::new(&newer.repository);
-                    self.fetch(fetcher, &newer.newest, (ino, segment), (number, size))
+                    self.fetch(fetcher, &newer.newest, job)
                 }
             };
             let failed = fetched.is_err();
-            self.said(ino, segment, fetched)?;
+            self.said(job, fetched)?;
             if failed {
                 thread::sleep(AFTER_FAILURE);
             }

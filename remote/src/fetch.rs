@@ -51,7 +51,7 @@ impl<'a> Fetcher<'a> {
     }
 
     /// Asks for a part, unless it is here or on its way; false if too much is.
-    fn ask(&mut self, part: &Part) -> bool {
+    pub fn ask(&mut self, part: &Part) -> bool {
         let Some((object, _)) = part.object() else { return true };
         let is_known =
             self.packs.iter().any(|(pack, _)| *pack == object) || self.asked.iter().any(|(asked, ..)| *asked == object);
@@ -147,7 +147,7 @@ impl<'a> Fetcher<'a> {
     }
 
     /// The bytes of a part, if a file has them where the part is to be.
-    fn read_part(&self, here: &File, part: &Part, at: u64) -> Option<Bytes> {
+    pub fn read_part(&self, here: &File, part: &Part, at: u64) -> Option<Bytes> {
         let hash = part.hash().filter(|_| part.len() <= LONGEST)?;
         let mut bytes = vec![0; part.len() as usize];
         here.read_exact_at(&mut bytes, at).ok()?;

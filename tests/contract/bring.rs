@@ -34,8 +34,8 @@ fn text(path: &Path) -> &str {
 }
 
 /// What a remote has, and the place of a pool that is made from it.
-struct Remote {
-    origin: Mount,
+pub(super) struct Remote {
+    pub(super) origin: Mount,
     at: PathBuf,
     url: String,
     pool: PathBuf,
@@ -44,7 +44,7 @@ struct Remote {
 
 impl Remote {
     /// Of a pool with what `fill` puts into its mount; nothing if there are no mounts.
-    fn with(setup: Setup, fill: impl Fn(&Mount)) -> Option<Self> {
+    pub(super) fn with(setup: Setup, fill: impl Fn(&Mount)) -> Option<Self> {
         let mut origin = setup.clone().mount();
         if origin.is_plain() {
             setup.skip("needs a mount");
@@ -72,7 +72,7 @@ impl Remote {
     }
 
     /// Makes the pool, and mounts it while the remote is away.
-    fn mount_while_away(&self, more: &[&str]) -> Mount {
+    pub(super) fn mount_while_away(&self, more: &[&str]) -> Mount {
         self.origin.tensorfs_ok([&["remote", "restore", "--later", &self.url, text(&self.pool)], more].concat());
         self.leave();
         self.setup.clone().pool_at(&self.pool).mount()
@@ -82,12 +82,18 @@ impl Remote {
         fs::rename(&self.at, self.at.with_file_name("elsewhere")).unwrap();
     }
 
-    fn come_back(&self) {
+    pub(super) fn come_back(&self) {
         fs::rename(self.at.with_file_name("elsewhere"), &self.at).unwrap();
+    }
+
+    /// Where the objects are.
+    pub(super) fn objects(&self) -> PathBuf {
+        let here = self.at.join("objects");
+        if here.exists() { here } else { self.at.with_file_name("elsewhere").join("objects") }
     }
 }
 
-fn state(path: &Path) -> String {
+pub(super) fn state(path: &Path) -> String {
     String::from_utf8(xattr::get(path, "user.tensorfs.state").unwrap()).unwrap()
 }
 
@@ -97,12 +103,12 @@ fn away(info: &Value) -> Option<u64> {
     tiers.iter().find(|tier| tier["name"] == "remote" && tier["state"] == "away")?["files"].as_u64()
 }
 
-fn all_come(mount: &Mount) {
+pub(super) fn all_come(mount: &Mount) {
     mount.wait_for("files", |info| away(info) == Some(0));
 }
 
 /// The processes that fetch files of a mount.
-fn bringers(mount: &Mount) -> Vec<Pid> {
+pub(super) fn bringers(mount: &Mount) -> Vec<Pid> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -120,12 +126,12 @@ fn reading(path: PathBuf) -> JoinHandle<std::io::Result<Vec<u8>>> {
     thread::spawn(move || fs::read(path))
 }
 
-fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+pub(super) fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
 /// Ended with the test.
-struct Waits(Child);
+pub(super) struct Waits(pub(super) Child);
 
 impl Drop for Waits {
     fn drop(&mut self) {
@@ -439,7 +445,8 @@ fn a_full_pool_says_so_and_goes_on(setup: Setup) {
     mount.wait_for("two files", |info| away(info) == Some(1));
     let left = (0..3).find(|n| state(&mount.at(format!("f{n}"))) == "away").unwrap();
     let path = mount.at(format!("f{left}"));
-    assert_eq!(errno(File::open(&path)), Some(libc::ENOSPC));
+    assert_eq!(errno(fs::read(&path)), Some(libc::ENOSPC));
+    assert_eq!(errno(OpenOptions::new().append(true).open(&path)), Some(libc::ENOSPC));
     fs::remove_file(mount.at(format!("f{}", (left + 1) % 3))).unwrap();
     assert!(fs::read(&path).unwrap() == Pattern(left).bytes(0, 8 * SIZE));
     all_come(&mount);

@@ -16,6 +16,7 @@ use tensorfs_tests::{Mount, Pattern, Setup, Started, on_mounts, safetensors, wai
 
 on_mounts!(
     a_file_that_has_left_takes_no_room_and_comes_back_when_it_is_wanted,
+    what_has_left_is_read_before_it_is_back,
     what_the_remote_has_not_whole_stays,
     what_has_left_is_carried_on,
     what_has_left_is_carried_whatever_is_left_out,
@@ -151,6 +152,41 @@ fn at_work(word: &str, path: &Path) -> Vec<Pid> {
 fn objects(remote: &Path) -> Vec<PathBuf> {
     let dirs = fs::read_dir(remote.join("objects")).unwrap();
     dirs.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap()).map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Proves E21, E27.
+fn what_has_left_is_read_before_it_is_back(setup: Setup) {
+    let (size, tensors) = (1_500_000, 4);
+    let of: Vec<Vec<u8>> = (0..tensors).map(|n| Pattern(n).bytes(0, size)).collect();
+    let names: Vec<String> = (0..tensors).map(|n| format!("t{n}")).collect();
+    let each: Vec<(&str, &[u8])> = names.iter().zip(&of).map(|(name, bytes)| (&**name, &**bytes)).collect();
+    let whole = safetensors(&each);
+    let fill = |mount: &Mount| fs::write(mount.at("model.safetensors"), &whole).unwrap();
+    let Some(mut own) = Own::with(setup, fill) else { return };
+    let path = own.mount.at("model.safetensors");
+    own.leave("model.safetensors");
+    let hidden: Vec<(PathBuf, Vec<u8>)> =
+        objects(&own.at).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    let hidden: Vec<_> = hidden.into_iter().filter(|(_, bytes)| bytes.len() == size && *bytes != of[2]).collect();
+    assert_eq!(hidden.len(), 3);
+    hidden.iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
+    let file = File::open(&path).unwrap();
+    let begin = whole.len() as u64 - (tensors - 2) * size as u64;
+    let mut bytes = vec![0; size];
+    file.read_exact_at(&mut bytes, begin).unwrap();
+    assert!(bytes == of[2]);
+    let stat = fs::metadata(&path).unwrap();
+    assert_eq!((own.state("model.safetensors").as_str(), stat.blocks(), away(&own.mount.info()).0), ("away", 0, 1));
+    assert!(own.move_to("model.safetensors", "remote").status.success(), "it is there");
+    hidden.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    drop(file);
+    // Whoever opens it has all of it come, be it that he reads nothing.
+    drop(File::open(&path).unwrap());
+    wait_until("all of it", || own.state("model.safetensors") == "sealed");
+    assert_eq!((tier(&path).as_str(), away(&own.mount.info()).0), ("pm", 0));
+    assert!(fs::read(&path).unwrap() == whole);
+    own.mount.umount();
+    own.mount.tensorfs_ok(["check", "--data", text(own.mount.pool())]);
 }
 
 /// Proves E25, E26, E27.

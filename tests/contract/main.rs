@@ -22,6 +22,7 @@ mod late;
 mod left;
 mod mapping;
 mod passthrough;
+mod portions;
 mod posix;
 mod recut;
 mod remote;

@@ -1,34 +1,48 @@
 //! Bringing files whose bytes are away. A process beside fetches them ([`tensorfs_layout::pool::Bring`]); here each
 //! gets a new segment, and its place in the file once its bytes are those that the file was sealed with.
+//!
+//! A file that somebody reads meanwhile comes in portions: what he waits for, and then the rest. Each part of it can be
+//! read as soon as it has come ([`Pieces`]). That is of this server alone: the next one begins with nothing.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use log::Level;
 use parking_lot::{Condvar, Mutex};
+use tensorfs_formats::Source;
 use tensorfs_layout::log::PM;
 use tensorfs_layout::medium::Direct;
 use tensorfs_layout::pool::{Bring, BringReply};
 use tensorfs_layout::segment::Gone;
-use tensorfs_layout::tree::{FileChain, Object};
+use tensorfs_layout::tree::{FileChain, Object, Run};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::error::{Fault, Host, Result};
-use crate::file::Files;
-use crate::store::host;
+use crate::file::{Files, Reading};
+use crate::store::{Bytes, Pieces, host};
 use crate::workers::Workers;
 
-use super::checksums::{bad_runs, checksums};
+use super::checksums::{Checksum, bad_runs, checksums};
 use super::mover::{Made, Switch, busy, give_copy, make_room, own_segment, wait_until_unused};
+use super::portions::Portions;
 use super::task::guarded;
 
-/// So many files are on their way, and so many more that somebody waits for.
+/// So many files are on their way, and so many more that somebody waits for; and so many that come in portions.
 const MOST: usize = 4;
 const MOST_WAITED_FOR: usize = 4;
+const MOST_IN_PORTIONS: usize = 32;
+/// What has come of one that comes in portions is kept for so long while nobody wants more of it.
+const KEPT: Duration = Duration::from_secs(60);
+/// A longer run is compared with its checksum when all of the file is here.
+const LONGEST_RUN: u64 = 256 << 20;
+/// So many files are remembered that were opened, and are to come as a whole.
+const WISHES: usize = 4096;
 /// Who fetches one is taken for dead when nothing was heard of him for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 /// How often to look whether the file has changed meanwhile.
@@ -56,6 +70,8 @@ pub(crate) struct Bringer {
     asked: Mutex<Option<Instant>>,
     /// When files have come.
     came: Mutex<HashMap<Ino, Instant>>,
+    /// Those that were opened, the last one first: what nobody waits for of them is to come, too.
+    wishes: Mutex<VecDeque<Wish>>,
 }
 
 #[derive(Default)]
@@ -106,12 +122,47 @@ struct Coming {
     /// When bytes of it came last.
     heard: Option<Instant>,
     said: Option<Said>,
+    /// It is not fetched by one who fetches all of it.
+    in_portions: bool,
+    /// Whoever does has begun, so that others may fetch portions of it beside him.
+    begun: bool,
+    /// What comes of it, and has come, once there is a place for that.
+    portions: Option<Portions>,
+}
+
+impl Coming {
+    /// What whoever fetches a portion of it is told.
+    fn reply(&self, ino: Ino, number: u64, (start, end): Bytes) -> Option<BringReply> {
+        let (size, segment) = (self.size, self.segment?);
+        Some(BringReply::Portion { ino, number, size, segment, offset: start, len: end - start })
+    }
+}
+
+/// What is to be fetched of one.
+#[derive(Clone, Copy)]
+enum Which {
+    /// What somebody waits for.
+    Of(Bytes),
+    /// All of it, which somebody waits for.
+    All,
+    /// What nobody waits for.
+    Rest,
+}
+
+/// A file that is to come as it was opened.
+#[derive(Clone, Copy)]
+struct Wish {
+    ino: Ino,
+    /// It was not tried since.
+    is_new: bool,
 }
 
 /// What is said of one.
 enum Said {
     Come,
     Failed(String, bool),
+    /// Nobody wants more of it now.
+    Unwanted,
 }
 
 /// Why a file has not come.
@@ -126,7 +177,7 @@ enum Failed {
 impl Bringer {
     /// For the files of a mount.
     pub fn new(files: Arc<Files>) -> Self {
-        let threads = Workers::new(MOST + MOST_WAITED_FOR);
+        let threads = Workers::new(MOST + MOST_WAITED_FOR + MOST_IN_PORTIONS);
         Self {
             files,
             threads,
@@ -134,6 +185,7 @@ impl Bringer {
             changed: Condvar::new(),
             asked: Mutex::default(),
             came: Mutex::default(),
+            wishes: Mutex::default(),
         }
     }
 
@@ -143,10 +195,25 @@ impl Bringer {
             return Err(Fault::new(libc::EPERM));
         }
         Ok(match request {
-            Bring::Next { pool, .. } if pool != self.files.store().pool().superblock().uuid_text() => {
+            Bring::Next { pool, .. } | Bring::Portion { pool, .. }
+                if pool != self.files.store().pool().superblock().uuid_text() =>
+            {
                 BringReply::Nothing { away: 0 }
             }
             Bring::Next { waited_for, .. } => self.next(waited_for),
+            Bring::Portion { waited_for, .. } => self.next_portion(waited_for),
+            Bring::Takes { ino, segment, asked, takes } => {
+                let range = |(offset, len): (u64, u64)| (offset, offset.saturating_add(len));
+                self.hear_of_portion((ino, segment), |portions| portions.takes(range(asked), range(takes)))
+            }
+            Bring::Got { ino, segment, offset, len } => self.got((ino, segment), (offset, offset.saturating_add(len))),
+            Bring::Lacks { ino, segment, bytes: (offset, len), why, for_good } => {
+                self.lacks((ino, segment), (offset, offset.saturating_add(len)), (&why, for_good))
+            }
+            Bring::Over { ino, segment, asked: (offset, len) } => {
+                let asked = (offset, offset.saturating_add(len));
+                self.hear_of_portion((ino, segment), |portions| portions.over(asked))
+            }
             Bring::Coming { ino, segment, bytes } => self.hear((ino, segment), None, bytes > 0),
             Bring::Come { ino, segment } => self.hear((ino, segment), Some(Said::Come), true),
             Bring::Failed { ino, segment, why, for_good } => {
@@ -160,6 +227,47 @@ impl Bringer {
         self.state.lock().stopped = true;
         self.changed.notify_all();
         self.threads.finish();
+    }
+
+    /// A file that is away was opened: all of it is to come.
+    pub fn wish(&self, ino: Ino) {
+        let (wish, mut wishes) = (Wish { ino, is_new: true }, self.wishes.lock());
+        match wishes.front_mut().filter(|first| first.ino == ino) {
+            Some(first) => *first = wish,
+            None => {
+                wishes.retain(|other| other.ino != ino);
+                wishes.truncate(WISHES - 1);
+                wishes.push_front(wish);
+            }
+        }
+    }
+
+    /// Nobody needs all of a file any more, or it does not come.
+    fn forget_wish(&self, ino: Ino) {
+        self.wishes.lock().retain(|other| other.ino != ino);
+    }
+
+    /// The files that are to come as they were opened.
+    fn wished(&self) -> Vec<Wish> {
+        let awaited = self.files.store().awaited();
+        let mut wishes = self.wishes.lock();
+        if wishes.is_empty() {
+            return Vec::new();
+        }
+        wishes.retain(|wish| awaited.is_away(wish.ino));
+        wishes.iter().copied().collect()
+    }
+
+    /// One of them is tried: if it was opened since it was tried last, what did not come then, too.
+    fn try_wish(&self, ino: Ino) {
+        let mut wishes = self.wishes.lock();
+        wishes.iter_mut().filter(|wish| wish.ino == ino).for_each(|wish| wish.is_new = false);
+        drop(wishes);
+        let mut state = self.state.lock();
+        state.later.set(ino, None);
+        if let Some(portions) = state.coming.get_mut(&ino).and_then(|coming| coming.portions.as_mut()) {
+            portions.try_again();
+        }
     }
 
     /// True if somebody fetches files.
@@ -213,12 +321,18 @@ impl Bringer {
     /// The next file, which is on its way from now on.
     fn choose(&self, waited_for: bool, remote: u8) -> Option<Ino> {
         let store = self.files.store();
+        let wished = self.wished();
         let mut state = self.state.lock();
-        if state.stopped || state.coming.len() >= MOST + if waited_for { MOST_WAITED_FOR } else { 0 } {
+        let whole = state.coming.values().filter(|coming| !coming.in_portions).count();
+        if state.stopped || whole >= MOST + if waited_for { MOST_WAITED_FOR } else { 0 } {
             return None;
         }
         let coming = &state.coming;
         let mut chosen = store.awaited().next(|ino| !coming.contains_key(&ino));
+        let now = Instant::now();
+        let is_due =
+            |ino: &Ino| !coming.contains_key(ino) && state.later.times.get(ino).is_none_or(|when| *when <= now);
+        chosen = chosen.or_else(|| wished.into_iter().map(|wish| wish.ino).find(is_due));
         if chosen.is_none() && !waited_for {
             let queue = state.queue.get_or_insert_with(|| {
                 let view = store.view();
@@ -240,13 +354,186 @@ impl Bringer {
         chosen
     }
 
+    /// What is to be fetched next, by one who fetches portions: what somebody waits for, then the rest of what was
+    /// opened, then files that nobody wants.
+    fn next_portion(self: &Arc<Self>, waited_for: bool) -> BringReply {
+        let store = self.files.store();
+        *self.asked.lock() = Some(Instant::now());
+        let remote = store.view().remote().map(|(number, tier)| (number, tier.is_own_remote()));
+        let Some((remote, is_own)) = remote else { return BringReply::Nothing { away: 0 } };
+        let least = u64::from(is_own);
+        let nothing = || BringReply::Nothing { away: store.view().tier_totals(remote).files.max(least) };
+        for (ino, bytes) in store.awaited().wanted() {
+            if let Some(reply) = self.portion((ino, is_own), bytes.map_or(Which::All, Which::Of), true) {
+                return reply;
+            }
+        }
+        // Where somebody may come who does not wait for the rest, one fetches that.
+        let resting = || -> usize {
+            self.state.lock().coming.values().filter_map(|it| it.portions.as_ref()).map(Portions::resting).sum()
+        };
+        let wished = self.wished();
+        if wished.is_empty() && (waited_for || is_own) || (waited_for && resting() > 0) {
+            return nothing();
+        }
+        for Wish { ino, is_new } in wished {
+            if is_new {
+                self.try_wish(ino);
+            }
+            let is_due = self.state.lock().later.times.get(&ino).is_none_or(|when| *when <= Instant::now());
+            if is_due && let Some(reply) = self.portion((ino, is_own), Which::Rest, true) {
+                return reply;
+            }
+        }
+        if waited_for || is_own {
+            return nothing();
+        }
+        let begun: Vec<Ino> = {
+            let state = self.state.lock();
+            state.coming.iter().filter(|(_, coming)| coming.in_portions).map(|(ino, _)| *ino).collect()
+        };
+        for ino in begun {
+            if let Some(reply) = self.portion((ino, is_own), Which::Rest, false) {
+                return reply;
+            }
+        }
+        self.next(false)
+    }
+
+    /// A portion of a file. The file is on its way from then on.
+    fn portion(self: &Arc<Self>, (ino, is_own): (Ino, bool), which: Which, begins: bool) -> Option<BringReply> {
+        let mut state = self.state.lock();
+        if begins && !state.coming.contains_key(&ino) && !state.stopped {
+            if state.coming.values().filter(|coming| coming.in_portions).count() >= MOST_IN_PORTIONS {
+                self.give_up_one(&mut state);
+                return None;
+            }
+            state.coming.insert(ino, Coming { in_portions: true, ..Coming::default() });
+            drop(state);
+            let bringer = self.clone();
+            self.threads.run(ino, move || bringer.bring(ino));
+            state = self.state.lock();
+            while state.coming.get(&ino).is_some_and(|coming| coming.segment.is_none()) {
+                self.changed.wait(&mut state);
+            }
+        }
+        let can_be = |coming: &&mut Coming| coming.said.is_none() && (coming.in_portions || coming.begun);
+        let coming = state.coming.get_mut(&ino).filter(can_be)?;
+        let portions = coming.portions.as_mut()?;
+        let portion = match which {
+            Which::Of(bytes) => portions.wanted(bytes),
+            Which::All if coming.in_portions => portions.all(),
+            Which::Rest if coming.in_portions => portions.rest(),
+            Which::All | Which::Rest => None,
+        }?;
+        coming.heard = Some(Instant::now());
+        // What has left is there as what it is here.
+        let number = if is_own { ino.0 } else { coming.from.serial() };
+        coming.reply(ino, number, portion)
+    }
+
+    /// There are too many that come in portions: the one goes of which nobody has wanted more for longest.
+    fn give_up_one(&self, state: &mut State) {
+        let awaited = self.files.store().awaited();
+        let idle = |coming: &Coming| coming.portions.as_ref().map_or(Duration::ZERO, Portions::idle);
+        let all = state.coming.iter_mut().filter(|(ino, coming)| coming.in_portions && !awaited.is_wanted(**ino));
+        if let Some((_, coming)) = all.max_by_key(|(_, coming)| idle(coming)).filter(|(_, it)| !idle(it).is_zero()) {
+            coming.said = coming.said.take().or(Some(Said::Unwanted));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Something was said of a portion.
+    fn hear_of_portion(&self, (ino, segment): (Ino, SegmentId), what: impl FnOnce(&mut Portions)) -> BringReply {
+        let mut state = self.state.lock();
+        let coming = state.coming.get_mut(&ino).filter(|coming| coming.segment == Some(segment));
+        let Some((coming, portions)) = coming.and_then(|coming| Some((&mut coming.heard, coming.portions.as_mut()?)))
+        else {
+            return BringReply::Unknown;
+        };
+        *coming = Some(Instant::now());
+        what(portions);
+        self.changed.notify_all();
+        BringReply::Noted
+    }
+
+    /// Bytes of a file have come. They are given to who waits for them, unless they are not those that were sealed.
+    fn got(&self, (ino, segment): (Ino, SegmentId), bytes: Bytes) -> BringReply {
+        let awaited = self.files.store().awaited();
+        if !self.is_read(ino) && self.state.lock().coming.get(&ino).is_some_and(|coming| !coming.in_portions) {
+            // Whoever reads it later has it told again.
+            return self.hear((ino, segment), None, true);
+        }
+        let Some(pieces) = awaited.pieces(ino).filter(|pieces| pieces.segment() == segment && bytes.1 <= pieces.size())
+        else {
+            return BringReply::Unknown;
+        };
+        if let Some(what) = self.unlike(ino, &pieces, bytes) {
+            return self.lacks((ino, segment), bytes, (&what, true));
+        }
+        let heard = self.hear_of_portion((ino, segment), |portions| portions.got(bytes));
+        if heard == BringReply::Noted {
+            awaited.came(ino);
+        }
+        heard
+    }
+
+    /// True if somebody has a file open that is on its way.
+    fn is_read(&self, ino: Ino) -> bool {
+        let node = self.files.node_in_use(ino);
+        node.is_some_and(|node| self.files.try_lock(&node).is_none_or(|file| file.is_away()))
+    }
+
+    /// Whether bytes that have come are not those that were sealed, as far as that can be told: of runs that are all
+    /// there with them.
+    fn unlike(&self, ino: Ino, pieces: &Pieces, bytes: Bytes) -> Option<String> {
+        let mut here = pieces.here();
+        here.add(bytes);
+        let runs: Vec<Checksum> = {
+            let view = self.files.store().view();
+            let runs = view.object(ino).and_then(|object| object.chain()).map_or(&[][..], |chain| chain.runs());
+            let first = runs.partition_point(|run| run.end() <= bytes.0);
+            let touched = runs[first..].iter().take_while(|run| run.offset < bytes.1);
+            let whole = touched.filter(|run| run.len <= LONGEST_RUN && here.cover((run.offset, run.end())));
+            let of = |run: &Run| Some(Checksum { offset: run.offset, len: run.len, crc: run.seal()?.crc });
+            whole.filter_map(of).collect()
+        };
+        let open = self.files.readings().open(self.files.store().pool(), pieces.segment());
+        let bad = match open {
+            Ok(open) => bad_runs(&Segment(&open, pieces.size()), &runs, &|| true),
+            Err(error) => return Some(format!("its segment cannot be read: {error}")),
+        };
+        bad.first().map(|bad| format!("the bytes that came are not those that were sealed: {}", bad.what))
+    }
+
+    /// Bytes of a file do not come.
+    fn lacks(&self, (ino, segment): (Ino, SegmentId), bytes: Bytes, (why, for_good): (&str, bool)) -> BringReply {
+        let mut are_first = false;
+        let heard = self.hear_of_portion((ino, segment), |portions| are_first = portions.lacks(bytes, for_good));
+        let awaited = self.files.store().awaited();
+        if heard != BringReply::Noted {
+            return heard;
+        }
+        awaited.put_last(ino);
+        if for_good {
+            let level = if are_first { Level::Warn } else { Level::Debug };
+            log::log!(level, "{}: not brought: {}", self.called(ino), why.escape_debug());
+            self.forget_wish(ino);
+            awaited.lacks(ino, bytes, libc::EIO, why);
+        } else {
+            log::debug!("inode {ino}: not brought yet: {}", why.escape_debug());
+            awaited.failed_once(ino, why);
+        }
+        heard
+    }
+
     /// Something was said of a file that is on its way.
     fn hear(&self, (ino, segment): (Ino, SegmentId), said: Option<Said>, some_came: bool) -> BringReply {
         let mut state = self.state.lock();
         let coming = state.coming.get_mut(&ino).filter(|coming| coming.segment == Some(segment));
         let Some(coming) = coming.filter(|coming| coming.said.is_none()) else { return BringReply::Unknown };
         coming.heard = Some(Instant::now());
-        coming.said = said;
+        (coming.said, coming.begun) = (said, true);
         self.changed.notify_all();
         drop(state);
         if some_came {
@@ -261,9 +548,13 @@ impl Bringer {
         let name = || format!("inode {ino}: bringing it");
         let brought = guarded(store.counters(), name, || self.bring_file(ino));
         let brought = brought.unwrap_or_else(|| Err(Failed::Once("the server panicked; its log says where".into())));
+        store.awaited().set_pieces(ino, None);
         if brought.is_err() {
             // Before it can be chosen again.
             store.awaited().put_last(ino);
+        }
+        if matches!(&brought, Ok(()) | Err(Failed::ForGood(_))) {
+            self.forget_wish(ino);
         }
         let mut state = self.state.lock();
         state.coming.remove(&ino);
@@ -326,7 +617,9 @@ impl Bringer {
         let from = from.ok_or(Failed::Disturbed)?;
         let size = {
             let view = store.view();
-            let object = view.object(ino).filter(|object| object.names() > 0).ok_or(Failed::Disturbed)?;
+            // Who has one open that was removed since reads it all the same.
+            let object = view.object(ino).filter(|object| object.names() > 0 || file.is_away());
+            let object = object.ok_or(Failed::Disturbed)?;
             if !object.chain().is_some_and(FileChain::is_sealed) {
                 let what = "it is away and not all of it has checksums, so that nobody can know its bytes";
                 return Err(Failed::ForGood(Fault::warn(libc::EIO, what)));
@@ -343,8 +636,12 @@ impl Bringer {
             // Not before, as it would be taken for bytes that nobody knows.
             host::truncate(&target, size).host("making a segment")?;
             drop(target);
-            match self.wait_for((ino, from, size), copy, undisturbed)? {
+            let readable = store.segments().open(copy, libc::O_RDONLY | libc::O_NOATIME);
+            let pieces = Arc::new(Pieces::new((copy, readable.host("opening a segment")?), size));
+            store.awaited().set_pieces(ino, Some(pieces.clone()));
+            match self.wait_for((ino, from, size), copy, pieces, undisturbed)? {
                 Said::Come => {}
+                Said::Unwanted => return Err(busy("nobody wants more of it now")),
                 Said::Failed(why, true) => return Err(Fault::warn(libc::EIO, why.escape_debug().to_string())),
                 Said::Failed(why, false) => {
                     once.set(Some(why));
@@ -375,24 +672,28 @@ impl Bringer {
         &self,
         (ino, from, size): (Ino, SegmentId, u64),
         copy: SegmentId,
+        pieces: Arc<Pieces>,
         undisturbed: &dyn Fn() -> bool,
     ) -> Result<Said> {
+        let mut pieces = Some(pieces);
         let mut state = self.state.lock();
         loop {
             if state.stopped || !undisturbed() {
                 return Err(busy("it was changed meanwhile"));
             }
             let Some(coming) = state.coming.get_mut(&ino) else { return Err(busy("nobody fetches it")) };
-            let now = Instant::now();
             if coming.segment.is_none() {
                 (coming.from, coming.size) = (from, size);
-                (coming.segment, coming.heard) = (Some(copy), Some(now));
+                (coming.segment, coming.heard) = (Some(copy), Some(Instant::now()));
+                coming.portions = pieces.take().map(Portions::new);
                 self.changed.notify_all();
-            } else if let Some(said) = coming.said.take() {
+            } else if !coming.are_portions_fetched()
+                && let Some(said) = coming.said.take().or_else(|| self.what_is_left(ino, coming))
+            {
                 // Whatever else he says of it is not heard.
                 coming.segment = Some(SegmentId(0));
                 return Ok(said);
-            } else if coming.heard.is_none_or(|heard| now.saturating_duration_since(heard) > SILENCE) {
+            } else if !coming.in_portions && coming.is_silent() {
                 coming.segment = Some(SegmentId(0));
                 return Ok(Said::Failed("whoever fetches it is silent".into(), false));
             }
@@ -400,9 +701,42 @@ impl Bringer {
         }
     }
 
+    /// What becomes of one of which nobody fetches a portion just now.
+    fn what_is_left(&self, ino: Ino, coming: &Coming) -> Option<Said> {
+        let portions = coming.portions.as_ref().filter(|portions| coming.in_portions && !portions.are_fetched())?;
+        let store = self.files.store();
+        let (is_named, is_away) = (store.awaited().is_away(ino), store.awaited().is_away_yet(ino));
+        if !is_away {
+            return Some(Said::Unwanted);
+        }
+        if portions.pieces().are_all() && is_named {
+            return Some(Said::Come);
+        }
+        if portions.idle() < KEPT || store.awaited().is_wanted(ino) {
+            return None;
+        }
+        if portions.are_stuck() {
+            return Some(Said::Failed("some of it is not in its remote".into(), true));
+        }
+        let is_own = store.view().remote().is_some_and(|(_, tier)| tier.is_own_remote());
+        let comes = is_named && (!is_own || self.wishes.lock().iter().any(|wish| wish.ino == ino));
+        (!comes).then_some(Said::Unwanted)
+    }
+
+    /// True of one that comes in portions.
+    fn comes_in_portions(&self, ino: Ino) -> bool {
+        self.state.lock().coming.get(&ino).is_some_and(|coming| coming.in_portions)
+    }
+
     /// Fails unless the bytes in a segment, which nobody can write any more, are those that the file was sealed with.
     fn check(&self, ino: Ino, copy: SegmentId, size: u64, undisturbed: &dyn Fn() -> bool) -> Result<()> {
         let store = self.files.store();
+        // Who fetched a portion may be closing it just now, be it that he was taken for dead.
+        let begun = Instant::now();
+        let patience = if self.comes_in_portions(ino) { SILENCE } else { Duration::ZERO };
+        while !store.segments().quiescent(copy) && begun.elapsed() < patience && undisturbed() {
+            thread::sleep(LOOK);
+        }
         if !store.segments().quiescent(copy) {
             return Err(Fault::warn(libc::EIO, "whoever has fetched it has not closed it"));
         }
@@ -418,6 +752,33 @@ impl Bringer {
             None => return Ok(()),
         };
         Err(Fault { level: Level::Warn, ..Fault::warn(libc::EIO, what) })
+    }
+}
+
+impl Coming {
+    /// True if somebody fetches portions of it.
+    fn are_portions_fetched(&mut self) -> bool {
+        let Some(portions) = &mut self.portions else { return false };
+        portions.forget_silent();
+        portions.are_fetched()
+    }
+
+    /// True if nothing was heard of who fetches it for so long that he is taken for dead.
+    fn is_silent(&self) -> bool {
+        self.heard.is_none_or(|heard| heard.elapsed() > SILENCE)
+    }
+}
+
+/// The bytes of a segment that is read to compare them with their checksums.
+struct Segment<'a>(&'a Reading, u64);
+
+impl Source for Segment<'_> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.1)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(host::read_at(self.0, buffer, offset)?)
     }
 }
 

@@ -23,6 +23,7 @@ mod mender;
 mod mover;
 mod moves;
 mod out_writer;
+mod portions;
 mod releaser;
 mod rester;
 mod scrub;

@@ -149,7 +149,7 @@ impl Mover {
                 Ok(()) => run(),
                 Err(fault) => mover.moves.end((ino, gift), Err(fault.to_string())),
             };
-            awaited.wait(caller, ino, Box::new(resume));
+            awaited.wait(caller, ino, None, Box::new(resume));
         } else {
             run();
         }
@@ -382,7 +382,7 @@ fn copy_and_switch(files: &Files, file: Locked<'_>, switch: &Switch<'_>) -> Resu
     if !store.pool().switch_to_copy(ino, (from, copy), size, whole)? {
         return Err(busy("it was changed meanwhile"));
     }
-    file.come_to_rest();
+    file.go_on_with_own();
     drop(file);
     store.commit()?;
     if rests && store.segments().failed(copy) {
@@ -454,7 +454,8 @@ pub(super) fn wait_until_unused(files: &Files, file: &mut Locked<'_>, patience: 
             file.settle(0);
         }
         let segment = own_segment(store, file.ino());
-        let in_use = file.is_open() || file.is_opening() || !file.is_unwritten();
+        // Who reads what comes of it, part by part, goes on with the rest.
+        let in_use = (file.is_open() && !file.is_away()) || file.is_opening() || !file.is_unwritten();
         if !in_use {
             let Some(segment) = segment else { return Ok(None) };
             store.descriptors().forget(segment);

@@ -16,7 +16,7 @@ use crate::store::{BadRun, Store, host};
 use super::Files;
 use super::locked::Locked;
 use super::mode::Changer;
-use super::state::{Seen, Serving};
+use super::state::{Route, Seen, Serving};
 
 impl Locked<'_> {
     /// Watches a file that a program of an earlier mount can write.
@@ -52,10 +52,15 @@ impl Locked<'_> {
 
     /// Gives a file that is about to be used its segment, with the times that are recorded.
     pub(super) fn attach(&mut self, caller: Caller) -> Result<SegmentId> {
+        let ino = self.ino();
+        if self.is_away() {
+            // Who reads it goes on with what comes; nobody else does.
+            self.files.store().check_gone(ino)?;
+            return Err(Fault::stale());
+        }
         if let Some(segment) = self.segment() {
             return Ok(segment);
         }
-        let ino = self.ino();
         let attributes = self.files.store().regular(ino)?;
         self.files.store().check_gone(ino)?;
         let segment = match attributes.segment {
@@ -73,13 +78,42 @@ impl Locked<'_> {
         Ok(segment)
     }
 
+    /// As [`Locked::attach`], for who only reads: if the file's bytes are away, he reads what comes of it.
+    pub(super) fn attach_to_read(&mut self, caller: Caller) -> Result<SegmentId> {
+        if let Some(segment) = self.segment() {
+            return Ok(segment);
+        }
+        let store = self.files.store();
+        let segment = match store.regular(self.ino())?.segment {
+            Some(segment) if store.awaited().is_away(self.ino()) => segment,
+            _ => return self.attach(caller),
+        };
+        self.state.serving = Some(Serving { away: true, ..Serving::new(segment) });
+        Ok(segment)
+    }
+
+    /// What the pool records as the file's segment is that, and is there. Whoever reads it goes on with that; if nobody
+    /// does, it comes to rest.
+    pub fn go_on_with_own(&mut self) {
+        let (store, ino) = (self.files.store(), self.ino());
+        let own = store.view().object(ino).and_then(|object| object.attributes.segment);
+        let Some(segment) = own.filter(|_| self.is_away() && (self.is_open() || self.is_opening())) else {
+            return self.come_to_rest();
+        };
+        let route = if self.is_open() { Route::Server } else { Route::Closed { ready: None } };
+        self.state.serving = Some(Serving { route, ..Serving::new(segment) });
+        let seen = self.look().map(|host| Seen::of(&host, clock::now())).ok();
+        self.state.serving.iter_mut().for_each(|serving| serving.seen = seen);
+    }
+
     /// Gives a file that a server that died had open its segment, whose times count already.
     pub(super) fn attach_as_it_is(&mut self) -> Result<SegmentId> {
         if let Some(segment) = self.segment() {
             return Ok(segment);
         }
         let segment = self.files.store().regular(self.ino())?.segment.ok_or(Fault::stale())?;
-        self.state.serving = Some(Serving::new(segment));
+        let away = matches!(self.files.store().segments().gone(segment), Some(Gone::Away { .. }));
+        self.state.serving = Some(Serving { away, ..Serving::new(segment) });
         let seen = self.look().map(|host| Seen::of(&host, clock::now())).ok();
         self.state.serving.iter_mut().for_each(|serving| serving.seen = seen);
         Ok(segment)
@@ -141,8 +175,11 @@ impl Locked<'_> {
         let gone = self.files.store().gone(self.ino());
         // What was left for the next mount is not given up before that has looked at it.
         let is_left = matches!(gone, Some(Gone::Left { .. }));
-        if self.segment().is_none() && gone.is_some() && !is_left {
+        if (self.segment().is_none() || self.is_away()) && gone.is_some() && !is_left {
             self.files.start_anew(caller, self.ino())?;
+            if self.is_away() {
+                self.go_on_with_own();
+            }
         }
         Ok(())
     }

@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 
 use nix::fcntl::FallocateFlags;
 use nix::unistd::Whence;
+use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::caller::Caller;
 use crate::error::{Fault, Host, Result, is_no_space};
 use crate::lane::Lane;
 use crate::options::Durability;
-use crate::store::{Admitted, host};
+use crate::store::{Admitted, Pieces, host};
 use crate::waits::{self, Wait};
 
 use super::Files;
@@ -89,11 +90,36 @@ impl Files {
         } else {
             self.segment_of(&handle, false)?.1
         };
+        self.hand_over(&handle, fd, (offset, size.into()), take)
+    }
+
+    /// Reads what has come of a file whose bytes are away: no more than what follows the first byte without a gap.
+    pub fn read_pieces<T>(
+        &self,
+        handle: u64,
+        pieces: Arc<Pieces>,
+        (offset, size): (u64, u32),
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let handle = self.handles.get(handle)?;
+        let size = pieces.in_front((offset, offset.saturating_add(size.into())));
+        self.hand_over(&handle, pieces, (offset, size), take)
+    }
+
+    /// Reads so many bytes, and hands them to `take`.
+    fn hand_over<T>(
+        &self,
+        handle: &Handle,
+        fd: Arc<impl AsFd>,
+        (offset, size): (u64, u64),
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
         BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size as usize {
-                buffer.resize(size as usize, 0);
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
             }
-            let read = waits::during(Wait::Host, || host::read_at(&fd, &mut buffer[..size as usize], offset));
+            let read = waits::during(Wait::Host, || host::read_at(&*fd, &mut buffer[..size], offset));
             let read = read.host("reading a segment")?;
             waits::note(|notes| notes.bytes = Some(read as u64));
             drop(fd);
@@ -286,8 +312,22 @@ impl Files {
             libc::SEEK_HOLE => Whence::SeekHole,
             _ => return Err(Fault::new(libc::EINVAL)),
         };
+        if self.store().awaited().is_away_yet(handle.node.ino()) {
+            return self.seek_in_what_comes(&handle, offset, whence);
+        }
         let (_, fd) = self.segment_of(&handle, false)?;
         host::seek(&fd, offset, whence).host("seeking in a segment")
+    }
+
+    /// Of a file whose bytes are away it is not known where it has holes: as if it had none.
+    fn seek_in_what_comes(&self, handle: &Handle, offset: i64, whence: Whence) -> Result<i64> {
+        let size = self.store().view().object(handle.node.ino()).map_or(0, Object::size);
+        let beyond = u64::try_from(offset).map_or(true, |offset| offset >= size);
+        match whence {
+            _ if beyond => Err(Fault::new(libc::ENXIO)),
+            Whence::SeekHole => Ok(size as i64),
+            _ => Ok(offset),
+        }
     }
 
     /// Where [`Files::copy_file_range`] to a place of an open file is done.
@@ -302,6 +342,10 @@ impl Files {
         let source = self.handles.get(from.0)?;
         let target = self.handles.get(to.0)?;
         self.store().check_writable()?;
+        if self.store().awaited().is_away_yet(source.node.ino()) {
+            // The kernel reads and writes then.
+            return Err(Fault::new(libc::EXDEV));
+        }
         self.drop_privileges(caller, target.node.ino())?;
         self.thaw_before(&target, to.1)?;
         let (_, from_fd) = self.segment_of(&source, false)?;

@@ -131,6 +131,11 @@ impl<'a> Locked<'a> {
         self.state.opens.writers > 0
     }
 
+    /// True if those who have the file open read what comes of it, as its bytes are away.
+    pub fn is_away(&self) -> bool {
+        self.serving().is_some_and(|serving| serving.away)
+    }
+
     /// True if an open is under way.
     pub fn is_opening(&self) -> bool {
         self.state.opens.opening > 0

@@ -76,7 +76,7 @@ pub(crate) use handles::Handles;
 pub(crate) use io::{WriteRequest, Written};
 pub(crate) use locked::Locked;
 pub(crate) use look::Version;
-pub(crate) use mode::Manner;
+pub(crate) use mode::{Access, Manner};
 pub(crate) use node::NodeRef;
 pub(crate) use open::{Handle, OpenReply};
 pub(crate) use privileges::{CAPABILITY, without_privileges};

@@ -112,6 +112,8 @@ pub(super) struct Told {
     pub asks: bool,
     /// What the kernel has cached of the file is still true.
     pub keep_cache: bool,
+    /// Its bytes are away.
+    pub away: bool,
 }
 
 /// How the kernel treats an open, beyond who moves the bytes. The names are those of the kernel's flags (`FOPEN_*` in
@@ -140,12 +142,14 @@ impl Manner {
 
 /// The manner that goes with it.
 pub(super) fn manner(told: Told) -> Manner {
-    let Told { mode, access, asks, keep_cache } = told;
+    let Told { mode, access, asks, keep_cache, away } = told;
     // Who is killed is seen closing what it has open to write.
     let no_flush = !access.write;
     match mode {
         // With direct I/O the kernel maps the segment itself, but sends reads and writes here.
         Mode::Passthrough => Manner { direct_io: asks, no_flush, ..Manner::default() },
+        // Of what is away no more is asked for than is read; a mapping has the cache all the same.
+        Mode::Server if away => Manner { direct_io: true, no_flush, keep_cache },
         // A file open for writing only cannot be mapped, so it needs no cache, and closing it has nothing to write
         // back; the others need it for mappings.
         Mode::Server if !access.read => Manner { direct_io: true, no_flush, keep_cache: false },
@@ -184,7 +188,8 @@ mod tests {
 
     #[test]
     fn flags_per_mode() {
-        let told = |mode, flags| manner(Told { mode, access: Access::of(flags), asks: false, keep_cache: false });
+        let of = |mode, flags, away| Told { mode, access: Access::of(flags), asks: false, keep_cache: false, away };
+        let told = |mode, flags| manner(of(mode, flags, false));
         let quiet = Manner { no_flush: true, ..Manner::default() };
         let direct = Manner { direct_io: true, ..Manner::default() };
         assert_eq!(told(Mode::Passthrough, libc::O_RDONLY), quiet);
@@ -194,7 +199,8 @@ mod tests {
         assert_eq!(told(Mode::Server, libc::O_RDWR), Manner::default());
         assert_eq!(told(Mode::Server, libc::O_RDONLY), quiet);
         let access = Access::of(libc::O_RDWR);
-        let asks = Told { mode: Mode::Passthrough, access, asks: true, keep_cache: false };
+        let asks = Told { mode: Mode::Passthrough, access, asks: true, keep_cache: false, away: false };
+        assert_eq!(manner(of(Mode::Server, libc::O_RDONLY, true)), Manner { no_flush: true, ..direct });
         assert_eq!(manner(asks), direct);
     }
 }

@@ -66,7 +66,8 @@ impl Handle {
 
     /// True if the kernel must not keep what it reads through it.
     pub fn is_uncached(&self) -> bool {
-        self.direct && self.access.read
+        // Who only reads is told to ask here as what he reads is away: what the kernel keeps of it stays true.
+        self.direct && self.access.read && self.access.write
     }
 }
 
@@ -271,7 +272,8 @@ impl Locked<'_> {
         if writes && !access.write && self.is_executed() {
             return Err(Fault::new(libc::ETXTBSY));
         }
-        if self.is_quiet() && store.wants_to_see_bytes(flags) {
+        let reads_what_comes = !writes && store.awaited().is_away_yet(self.ino());
+        if self.is_quiet() && store.wants_to_see_bytes(flags) && !reads_what_comes {
             self.end_quiet();
         }
         // In passthrough nobody asks again before the host says that it is full. And before the file is emptied, as it
@@ -283,8 +285,8 @@ impl Locked<'_> {
         if empties {
             self.start_anew_if_gone(caller)?;
         }
-        let segment = self.attach(caller)?;
-        if !empties {
+        let segment = if writes { self.attach(caller)? } else { self.attach_to_read(caller)? };
+        if !empties && !self.is_away() {
             self.check_whole()?;
         }
         if writes {
@@ -313,7 +315,7 @@ impl Locked<'_> {
                 self.start_watching(Changer::Handle(flags))?;
             }
             let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
-            let granted = store.has_passthrough_in(segment.tier());
+            let granted = store.has_passthrough_in(segment.tier()) && !self.is_away();
             let wish = Wish { passthrough: granted, see_bytes: store.wants_to_see_bytes(flags) };
             let mapped = || {
                 store.descriptors().forget(segment);
@@ -370,6 +372,7 @@ impl Locked<'_> {
             mode,
             access,
             asks,
+            away: self.is_away(),
             // Where the mode is always the server's, the kernel's cache has seen every change, but for those of
             // programs that have had files in passthrough since an earlier mount.
             keep_cache: (!store.link().has_passthrough() || store.durability() == Durability::Write)

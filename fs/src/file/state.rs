@@ -36,7 +36,7 @@ impl State {
 
     /// What there is to see of it.
     pub fn sight(&self) -> Option<Sight> {
-        let serving = self.serving.as_ref()?;
+        let serving = self.serving.as_ref().filter(|serving| !serving.away)?;
         let fd = serving.writing.as_ref().map(|writing| writing.fd.clone());
         (self.opens.handles() > 0 || fd.is_some()).then_some(Sight { segment: serving.segment, seen: serving.seen, fd })
     }
@@ -102,6 +102,8 @@ pub(super) struct Serving {
     /// Whoever writes it asks the server, also where the kernel could do without: it was sealed when it was opened to
     /// be appended to, and what is appended to by both would be written by both in one place.
     pub asked: bool,
+    /// It is not there: those who have the file open read what comes of it, and the records say all else.
+    pub away: bool,
 }
 
 impl Serving {
@@ -116,6 +118,7 @@ impl Serving {
             mappable: false,
             mappers: Mappers::default(),
             asked: false,
+            away: false,
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::file::{WriteRequest, Written};
 use crate::lane::Lane;
 use crate::options::PassthroughMode;
 use crate::protocol;
+use crate::store::{Had, Wanted};
 use crate::tree::{Change, New, When};
 use crate::waits;
 
@@ -39,8 +40,9 @@ use super::lanes::Lanes;
 const MAX_WRITE: u32 = 1 << 20;
 
 /// Requests that nobody waits for, such as reading ahead and releasing, that the kernel sends before one is answered.
-/// One that waits for the host takes none of the places of the others until so many do.
-const MAX_BACKGROUND: u16 = 256;
+/// One that waits for the host, or for bytes that are away, takes none of the places of the others until so many do:
+/// more than may wait for such bytes.
+const MAX_BACKGROUND: u16 = 2048;
 
 /// What is asked of the host's filesystem and not of a file.
 const HOST: Ino = Ino(0);
@@ -219,7 +221,24 @@ fn when_here(on: (Arc<Lanes>, Arc<Filesystem>), caller: Caller, (needs, about): 
         Ok(()) => when_here(on, caller, (needs, about), go),
         Err(fault) => run_for(&on.0, &on.1, caller, (Lane::Worker, about), move |fs| go(fs, Err(fault))),
     };
-    awaited.wait(caller, away, Box::new(resume));
+    awaited.wait(caller, away, None, Box::new(resume));
+}
+
+/// What is done with a read once its bytes are somewhere, or with the reason why they are not.
+type WhenHad = Box<dyn FnOnce(&Filesystem, Result<Had>) + Send>;
+
+/// Goes on with a read of a file whose bytes are away once those that it reads have come.
+fn when_had(on: (Arc<Lanes>, Arc<Filesystem>), caller: Caller, (ino, wanted): (Ino, Wanted), go: WhenHad) {
+    let had = on.1.had(ino, wanted.bytes);
+    if !matches!(had, Had::Away) {
+        return run_for(&on.0, &on.1, caller, (Lane::Worker, ino), move |fs| go(fs, Ok(had)));
+    }
+    let awaited = on.1.store().awaited().clone();
+    let resume = move |come: Result<()>| match come {
+        Ok(()) => when_had(on, caller, (ino, wanted), go),
+        Err(fault) => run_for(&on.0, &on.1, caller, (Lane::Worker, ino), move |fs| go(fs, Err(fault))),
+    };
+    awaited.wait(caller, ino, Some(wanted), Box::new(resume));
 }
 
 /// Answers a write, once it is durable if it must be.
@@ -544,20 +563,30 @@ impl fuser::Filesystem for Adapter {
         let mut begun = self.count(asked, ("read", |c| &c.read));
         // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
         let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
-        self.run_for(caller(req), self.fs.read_lane(on.0), on.0, move |fs| {
+        let bytes = (offset, offset.saturating_add(size.into()));
+        let wanted = Wanted { bytes, for_cache: lock_owner.is_none() };
+        let go = move |fs: &Filesystem, had: Result<Had>| {
             begun.start();
+            let had = had.or_else(|fault| fs.had_in_front(on.0, wanted, fault));
             let mut reply = Some(reply);
             let take = |bytes: &[u8]| {
                 if let Some(reply) = reply.take() {
                     reply.data(bytes);
                 }
             };
-            let done = attempt(fs, "read", || fs.read(on, offset, size, flags.0, take));
+            let done = attempt(fs, "read", || fs.read_had(had?, on, (offset, size, flags.0), take));
             if let (Err(errno), Some(reply)) = (done, reply) {
                 reply.error(errno);
             }
             begun.answered(fs);
-        });
+        };
+        match self.fs.had(on.0, bytes) {
+            Had::Away => {
+                let here = (self.lanes.clone(), self.fs.clone());
+                when_had(here, caller(req), (on.0, wanted), Box::new(go));
+            }
+            had => self.run_for(caller(req), self.fs.read_lane(on.0), on.0, move |fs| go(fs, Ok(had))),
+        }
         if stale {
             self.lanes.run(Lane::Worker, on.0, &self.fs, move |fs| fs.forget_bytes(on.0, offset, size.into()));
         }

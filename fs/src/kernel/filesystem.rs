@@ -12,12 +12,12 @@ use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
 use crate::error::{Fault, Result};
-use crate::file::{Files, Handle, Listed, ListedPlus, OpenReply, Stat, WriteRequest, Written};
+use crate::file::{Access, Files, Handle, Listed, ListedPlus, OpenReply, Stat, WriteRequest, Written};
 use crate::lane::Lane;
 use crate::protocol::Request;
 use crate::shares::Share;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
-use crate::store::{Space, Store};
+use crate::store::{Bytes, Had, Space, Store, Wanted};
 use crate::tree::{Change, New, Tree};
 use crate::waits;
 
@@ -117,12 +117,45 @@ impl Filesystem {
         matches!(Realm::of(ino), Realm::Tree)
     }
 
-    /// A file whose bytes a request needs, and that is away.
+    /// Where bytes of a file are that a request reads.
+    pub fn had(&self, ino: Ino, bytes: Bytes) -> Had {
+        match Realm::of(ino) {
+            Realm::Tree => self.store().awaited().had(ino, bytes),
+            Realm::Control => Had::Own,
+        }
+    }
+
+    /// Where they are if they do not all come, and a program, which is not the kernel's cache, can have fewer.
+    pub fn had_in_front(&self, ino: Ino, wanted: Wanted, fault: Fault) -> Result<Had> {
+        let can_be = !wanted.for_cache && fault.errno == libc::EIO;
+        let had = can_be.then(|| self.store().awaited().had_in_front(ino, wanted.bytes));
+        had.flatten().ok_or(fault)
+    }
+
+    /// Reads where they are, and hands what was read to `take`. `flags` are the handle's, as they are now.
+    pub fn read_had<T>(
+        &self,
+        had: Had,
+        (ino, handle): (Ino, u64),
+        (offset, size, flags): (u64, u32, i32),
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        match had {
+            Had::Own => self.read((ino, handle), offset, size, flags, take),
+            Had::Come(pieces) => self.files.read_pieces(handle, pieces, (offset, size), take),
+            Had::Nothing => Ok(take(&[])),
+            Had::Away => Err(Fault::new(libc::EIO)),
+        }
+    }
+
+    /// A file whose bytes a request needs, all of them, and that is away.
     pub fn away_for(&self, needs: Needs) -> Option<Ino> {
         let ino = match needs {
             Needs::Open(ino, flags) => match Realm::of(ino) {
                 Realm::Control => return self.control.away_behind(ino),
                 Realm::Tree if flags & libc::O_TRUNC != 0 => return None,
+                // Who only reads waits for what he reads.
+                Realm::Tree if !Access::of(flags).write => return None,
                 Realm::Tree => ino,
             },
             Needs::Size(_, None | Some(0)) => return None,
@@ -293,7 +326,13 @@ impl Filesystem {
         match Realm::of(ino) {
             Realm::Tree => match self.files.opened_before(caller) {
                 Some(opened) => Ok(opened),
-                None => self.files.open(caller, ino, flags),
+                None => {
+                    let opened = self.files.open(caller, ino, flags)?;
+                    if self.store().awaited().is_away(ino) {
+                        self.bringer.wish(ino);
+                    }
+                    Ok(opened)
+                }
             },
             Realm::Control => self.control.open(caller, ino, flags),
         }

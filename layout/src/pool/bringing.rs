@@ -1,9 +1,13 @@
 //! How the bytes of files that are away come: a process of its own, which knows the remote, asks the server of the
 //! mount which file is to come next, and is told a new segment. It writes the bytes there and says so; the server
-//! compares them with the checksums that the file was sealed with before anybody else sees them.
+//! compares them with the checksums that the file was sealed with before they are the file's.
+//!
+//! Whoever reads a file that is away waits for a portion of it alone. That is asked for in the same way, and what has
+//! come of it is told part by part, as each has the checksum that the remote has of it; then it is given to who waits.
 //!
 //! It asks by an ioctl(2) on any directory of the mount, as root or as the user whom the server runs as. The encoding
-//! is postcard's; the number of the ioctl stands for its version.
+//! is postcard's; the number of the ioctl stands for its version. What was added later stands behind the rest, so that
+//! one who knows less can ask a server that knows more.
 
 use std::fs::File;
 use std::io;
@@ -64,6 +68,57 @@ pub enum Bring {
         /// It is of no use to try again.
         for_good: bool,
     },
+    /// As [`Bring::Next`], by one who fetches portions of files, too ([`BringReply::Portion`]).
+    Portion {
+        /// Of the pool that has this uuid.
+        pool: String,
+        /// Only of one that somebody waits for.
+        waited_for: bool,
+    },
+    /// Instead of a portion that was asked for, one comes that it is within: parts come as a whole.
+    Takes {
+        /// The file.
+        ino: Ino,
+        /// What its bytes are written to.
+        segment: SegmentId,
+        /// Where the portion that was asked for begins, and its bytes.
+        asked: (u64, u64),
+        /// And those of the one that comes.
+        takes: (u64, u64),
+    },
+    /// These bytes of a file are where they belong: they have been compared with the checksum of their part.
+    Got {
+        /// The file.
+        ino: Ino,
+        /// What they were written to.
+        segment: SegmentId,
+        /// Where they begin.
+        offset: u64,
+        /// So many.
+        len: u64,
+    },
+    /// These do not come.
+    Lacks {
+        /// The file.
+        ino: Ino,
+        /// What they were to be written to.
+        segment: SegmentId,
+        /// Where they begin, and how many.
+        bytes: (u64, u64),
+        /// Why, in a line.
+        why: String,
+        /// It is of no use to try again.
+        for_good: bool,
+    },
+    /// What was to be fetched of a portion was, and whoever wrote it has closed the segment.
+    Over {
+        /// The file.
+        ino: Ino,
+        /// What it was written to.
+        segment: SegmentId,
+        /// Where the portion that was asked for begins, and its bytes.
+        asked: (u64, u64),
+    },
 }
 
 /// What is answered.
@@ -89,6 +144,22 @@ pub enum BringReply {
     Noted,
     /// Nothing is known of that any more: another server serves, or it took too long.
     Unknown,
+    /// A portion of this one is to come. What is in the segment there already, whoever is told this has written, or one
+    /// before him.
+    Portion {
+        /// The file.
+        ino: Ino,
+        /// Its number in the remote.
+        number: u64,
+        /// Its bytes.
+        size: u64,
+        /// Where to write them.
+        segment: SegmentId,
+        /// Where the portion begins.
+        offset: u64,
+        /// Its bytes.
+        len: u64,
+    },
 }
 
 /// Asks the server of the mount that a directory is in.
@@ -150,6 +221,6 @@ impl ToBring {
     /// # Errors
     /// The host's.
     pub fn open(&self, segment: SegmentId) -> io::Result<OwnedFd> {
-        self.segments.open_file(path_within(segment).as_str(), libc::O_WRONLY)
+        self.segments.open_file(path_within(segment).as_str(), libc::O_RDWR)
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::Error;
 use crate::fetch::{Fetcher, Target};
-use crate::repository::{Content, Newest};
+use crate::repository::{Content, Newest, Part};
 
 /// So many threads fetch whatever is next, and so many what somebody waits for.
 pub(super) const THREADS: usize = 2;
@@ -34,8 +34,30 @@ pub(super) const AFTER_FAILURE: Duration = Duration::from_secs(1);
 pub(super) const SIGN: Duration = Duration::from_secs(5);
 /// And so often that bytes have come.
 pub(super) const TOLD: Duration = Duration::from_millis(500);
+/// So many bytes are looked at at a time.
+const ZEROES: usize = 1 << 20;
+/// So often, and at these times, it is looked whether somebody else has done writing a part.
+const LOOKS: u32 = 30;
+const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of a reason at most.
 pub(super) const REASON: usize = 600;
+
+/// What is to be fetched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) ino: Ino,
+    /// Where it is to be written.
+    pub(super) segment: SegmentId,
+    /// Its number in its remote.
+    pub(super) number: u64,
+    /// Its bytes.
+    pub(super) size: u64,
+    /// Where the portion begins that is to be fetched, and its bytes; none if all is.
+    pub(super) portion: Option<(u64, u64)>,
+}
+
+/// What came of it. An error says whether it is of no use to try again.
+pub(super) type Fetched = std::result::Result<(), (String, bool)>;
 
 /// What keeps from going on.
 pub(super) enum Stop {
@@ -92,43 +114,46 @@ impl Mount {
         }
     }
 
-    pub(super) fn next(&self, waited_for: bool) -> std::result::Result<Option<(Ino, u64, u64, SegmentId)>, Stop> {
-        match self.ask(&Bring::Next { pool: self.uuid.clone(), waited_for })? {
-            BringReply::File { ino, number, size, segment } => {
-                self.coming().push((ino, segment));
-                Ok(Some((ino, number, size, segment)))
+    pub(super) fn next(&self, waited_for: bool) -> std::result::Result<Option<Job>, Stop> {
+        let job = match self.ask(&Bring::Portion { pool: self.uuid.clone(), waited_for })? {
+            BringReply::File { ino, number, size, segment } => Job { ino, segment, number, size, portion: None },
+            BringReply::Portion { ino, number, size, segment, offset, len } => {
+                Job { ino, segment, number, size, portion: Some((offset, len)) }
             }
-            BringReply::Nothing { away: 0 } => Err(Stop::Done),
-            _ => Ok(None),
-        }
+            BringReply::Nothing { away: 0 } => return Err(Stop::Done),
+            _ => return Ok(None),
+        };
+        self.coming().push((job.ino, job.segment));
+        Ok(Some(job))
     }
 
     pub(super) fn coming(&self) -> std::sync::MutexGuard<'_, Vec<(Ino, SegmentId)>> {
         locked(&self.coming)
     }
 
-    /// Fetches a file. An error says whether it is of no use to try again.
-    pub(super) fn fetch(
-        &self,
-        fetcher: &mut Fetcher<'_>,
-        newest: &Newest,
-        (ino, segment): (Ino, SegmentId),
-        (number, size): (u64, u64),
-    ) -> std::result::Result<(), (String, bool)> {
+    /// Fetches a file, or a portion of one.
+    pub(super) fn fetch(&self, fetcher: &mut Fetcher<'_>, newest: &Newest, job: Job) -> Fetched {
+        let Job { ino, segment, number, size, portion } = job;
         let content = newest.tree.entry(number).and_then(|entry| entry.file.as_ref());
         let len = |content: &&Content| content.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
         let content = content.filter(|content| len(content) == size);
         let content = content.ok_or_else(|| ("its remote has no such file".to_owned(), true))?;
         let file = self.to.open(segment).map_err(|error| (format!("its segment: {error}"), false))?;
         let file = File::from(file);
+        if let Some(portion) = portion {
+            check_size(&file, size).map_err(|error| (format!("its segment: {error}"), false))?;
+            return self.fetch_portion(fetcher, content, (job, file), portion);
+        }
         check_new(&file, size).map_err(|error| (format!("its segment: {error}"), false))?;
-        let (mut told, mut bytes) = (Instant::now(), 0);
+        // From now on others may write portions of it there, too.
+        let _ = self.ask(&Bring::Coming { ino, segment, bytes: 0 });
+        let (mut told, mut begin, mut end) = (Instant::now(), 0, 0);
         let each = |len| {
-            bytes += len;
+            end += len;
             if told.elapsed() >= TOLD {
                 // What comes of it is heard at the end.
-                let _ = self.ask(&Bring::Coming { ino, segment, bytes });
-                (told, bytes) = (Instant::now(), 0);
+                let _ = self.ask(&Bring::Got { ino, segment, offset: begin, len: end - begin });
+                (told, begin) = (Instant::now(), end);
             }
         };
         let shown = format!("inode {ino}");
@@ -141,21 +166,78 @@ impl Mount {
         })
     }
 
-    pub(super) fn said(
+    /// Fetches the parts of a file that a portion is within. Each can be read as soon as that is told. What one of them
+    /// lacks is told, too, and the others come all the same if they can.
+    fn fetch_portion(
         &self,
-        ino: Ino,
-        segment: SegmentId,
-        fetched: std::result::Result<(), (String, bool)>,
-    ) -> std::result::Result<(), Stop> {
-        self.coming().retain(|one| *one != (ino, segment));
-        let request = match fetched {
-            Ok(()) => Bring::Come { ino, segment },
-            Err((mut why, for_good)) => {
-                while why.len() > REASON {
-                    why.pop();
-                }
-                Bring::Failed { ino, segment, why, for_good }
+        fetcher: &mut Fetcher<'_>,
+        content: &Content,
+        (job, file): (Job, File),
+        (offset, len): (u64, u64),
+    ) -> Fetched {
+        let Job { ino, segment, .. } = job;
+        let end = offset.saturating_add(len);
+        let places = content.parts.iter().scan(0_u64, |at, part| {
+            let start = *at;
+            *at = start.saturating_add(part.len());
+            Some((start, part))
+        });
+        let within = |(start, part): &(u64, &Part)| *start < end && offset < start.saturating_add(part.len());
+        let parts: Vec<(u64, &Part)> = places.filter(within).collect();
+        let (Some((start, _)), Some((last, part))) = (parts.first(), parts.last()) else { return Ok(()) };
+        let takes = (*start, last.saturating_add(part.len()) - start);
+        // Of one that the server knows no more nothing comes.
+        let _ = self.ask(&Bring::Takes { ino, segment, asked: (offset, len), takes });
+        let mut ahead = parts.iter().filter(|(at, part)| !has_bytes(&file, *at, part.len()));
+        let mut next = ahead.next();
+        for (at, part) in &parts {
+            while next.is_some_and(|(_, next)| fetcher.ask(next)) {
+                next = ahead.next();
             }
+            let fetched = match is_there(fetcher, &file, part, *at) {
+                Some(true) => Ok(None),
+                Some(false) => return Err(("its segment: it has other bytes".to_owned(), false)),
+                None => fetcher.part(part),
+            };
+            match fetched {
+                Err(error) => {
+                    let for_good = matches!(error, Error::Damaged { .. });
+                    let (why, bytes) = (shortened(error.to_string()), (*at, part.len()));
+                    let _ = self.ask(&Bring::Lacks { ino, segment, bytes, why, for_good });
+                    if !for_good {
+                        // Nor would the others come now.
+                        thread::sleep(AFTER_FAILURE);
+                        break;
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    let written = file.write_all_at(&bytes, *at);
+                    written.map_err(|error| (format!("its segment: {error}"), false))?;
+                }
+            }
+            let _ = self.ask(&Bring::Got { ino, segment, offset: *at, len: part.len() });
+        }
+        Ok(())
+    }
+
+    /// Says what came of it.
+    pub(super) fn said(&self, job: Job, fetched: Fetched) -> std::result::Result<(), Stop> {
+        let Job { ino, segment, portion, .. } = job;
+        let mut coming = self.coming();
+        // Another portion may be on its way.
+        if let Some(at) = coming.iter().position(|one| *one == (ino, segment)) {
+            coming.swap_remove(at);
+        }
+        drop(coming);
+        if let Some(asked) = portion {
+            self.ask(&Bring::Over { ino, segment, asked })?;
+        }
+        let request = match fetched {
+            Ok(()) if portion.is_some() => return Ok(()),
+            Ok(()) => Bring::Come { ino, segment },
+            Err((why, for_good)) => Bring::Failed { ino, segment, why: shortened(why), for_good },
         };
         self.ask(&request).map(drop)
     }
@@ -181,6 +263,59 @@ fn is_to_come() -> bool {
     let is_pipe = fstat(&stdin).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFIFO);
     let mut polled = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
     is_pipe && poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found == 0)
+}
+
+fn shortened(mut why: String) -> String {
+    while why.len() > REASON {
+        why.pop();
+    }
+    why
+}
+
+/// That a segment can be one in which a file comes in portions.
+fn check_size(segment: &File, size: u64) -> io::Result<()> {
+    let found = segment.metadata()?;
+    if found.is_file() && found.len() == size {
+        return Ok(());
+    }
+    Err(io::Error::other("it is not one that the server has made for it"))
+}
+
+/// Whether a segment has the bytes of a part in their place; none if it has none at all there. Somebody who fetches the
+/// whole file may be writing just these.
+fn is_there(fetcher: &Fetcher<'_>, segment: &File, part: &Part, at: u64) -> Option<bool> {
+    if !has_bytes(segment, at, part.len()) {
+        return None;
+    }
+    let mut looks = 0..LOOKS;
+    let has_them = || fetcher.read_part(segment, part, at).is_some();
+    let is_there = has_them()
+        || looks.any(|_| {
+            thread::sleep(LOOK);
+            has_them()
+        });
+    Some(is_there)
+}
+
+/// True if a segment has other bytes than zeroes there, or if that cannot be told.
+fn has_bytes(segment: &File, at: u64, len: u64) -> bool {
+    let end = at.saturating_add(len);
+    let Ok(from) = i64::try_from(at) else { return true };
+    let data = match lseek(segment, from, Whence::SeekData) {
+        Err(Errno::ENXIO) => return false,
+        Ok(data) => (data as u64).max(at),
+        Err(_) => at,
+    };
+    let (mut at, mut buffer) = (data, vec![0; ZEROES]);
+    while at < end {
+        let now = (end - at).min(buffer.len() as u64) as usize;
+        let is_zero = segment.read_exact_at(&mut buffer[..now], at).is_ok() && buffer[..now].iter().all(|it| *it == 0);
+        if !is_zero {
+            return true;
+        }
+        at += now as u64;
+    }
+    false
 }
 
 /// That nothing is in a segment yet. Whoever says which one it is need not be the server of this pool.

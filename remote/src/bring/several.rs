@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::{Ino, SegmentId};
+use tensorfs_layout::Ino;
 
-use crate::bring::mount::{AFTER_FAILURE, Mount, PAUSES, Stop, locked};
+use crate::bring::mount::{AFTER_FAILURE, Job, Mount, PAUSES, Stop, locked};
 use crate::fetch::Fetcher;
 use crate::origin::Noted;
 use crate::repository::{Newest, Repository};
@@ -23,8 +23,10 @@ const OPENED: Duration = Duration::from_secs(2);
 /// So long all are waited for that are not reached, by what nobody waits for.
 const TOGETHER: Duration = Duration::from_secs(30);
 /// So many files come from one remote beside each other; and so many of all those from which none has come yet, or none
-/// for a while: others have places among those that the server lets come.
+/// for a while: others have places among those that the server lets come. Portions of files, which somebody waits for
+/// as a rule, find hands beside those that fetch files.
 const HANDS: usize = 2;
+const ALL_HANDS: usize = 4;
 const DOUBTED: usize = 6;
 /// A remote from which a file is on its way for longer may be one that does not answer.
 const LONG: Duration = Duration::from_secs(5);
@@ -34,9 +36,6 @@ const FREE: Duration = Duration::from_millis(100);
 const REFUSED: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(250)];
 /// How often it is looked whether a mount is there yet.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// A file that is to be fetched: where it goes, and its number in its remote and its bytes.
-type Job = ((Ino, SegmentId), (u64, u64));
 
 /// The repositories that files come from.
 struct Sources {
@@ -125,11 +124,12 @@ impl Sources {
         let asked = Instant::now();
         loop {
             let mut coming = locked(&self.coming);
-            let is_free = coming.iter().filter(|(of, ..)| *of == which).count() < HANDS;
+            let hands = if job.portion.is_some() { ALL_HANDS } else { HANDS };
+            let is_free = coming.iter().filter(|(of, ..)| *of == which).count() < hands;
             let answers = self.answers(&coming, which);
             let doubted = || coming.iter().filter(|(of, ..)| !self.answers(&coming, *of)).count();
             if is_free && (answers || doubted() < DOUBTED) {
-                coming.push((which, job.0.0, Instant::now()));
+                coming.push((which, job.ino, Instant::now()));
                 break;
             }
             drop(coming);
@@ -141,7 +141,7 @@ impl Sources {
         let hands = self.all[which].hands.get_or_init(|| {
             let (hands, jobs) = channel();
             let jobs = Arc::new(Mutex::new(jobs));
-            for _ in 0..HANDS {
+            for _ in 0..ALL_HANDS {
                 let (this, jobs) = (self.clone(), jobs.clone());
                 thread::spawn(move || this.fetch(which, &jobs));
             }
@@ -157,16 +157,19 @@ impl Sources {
         let Some((repository, newest)) = source.opened.get() else { return };
         let mut fetcher = Fetcher::new(repository);
         loop {
-            let Ok(((ino, segment), of)) = locked(jobs).recv() else { return };
-            let fetched = self.mount.fetch(&mut fetcher, newest, (ino, segment), of);
+            let Ok(job) = locked(jobs).recv() else { return };
+            let fetched = self.mount.fetch(&mut fetcher, newest, job);
             let has_come = fetched.is_ok();
             // Who asks hears of a mount that is gone himself.
-            let _ = self.mount.said(ino, segment, fetched);
+            let _ = self.mount.said(job, fetched);
             source.has_answered.store(has_come, Ordering::SeqCst);
             if !has_come {
                 thread::sleep(AFTER_FAILURE);
             }
-            locked(&self.coming).retain(|(of, one, _)| (*of, *one) != (which, ino));
+            let mut coming = locked(&self.coming);
+            if let Some(at) = coming.iter().position(|(of, one, _)| (*of, *one) == (which, job.ino)) {
+                coming.remove(at);
+            }
         }
     }
 
@@ -183,18 +186,18 @@ impl Sources {
             }
         }
         loop {
-            let Some((ino, number, size, segment)) = self.mount.next(waited_for || !self.are_there())? else {
+            let Some(job) = self.mount.next(waited_for || !self.are_there())? else {
                 thread::sleep(if waited_for { PAUSES[0] } else { PAUSES[1] });
                 continue;
             };
-            let refused = match self.find(number) {
+            let refused = match self.find(job.number) {
                 None => Some(("its remote has no such file".to_owned(), true)),
                 Some((_, source, _)) if !source.is_open() => Some((source.why(), false)),
-                Some((which, _, number)) if self.hand_over(which, ((ino, segment), (number, size))) => None,
+                Some((which, _, number)) if self.hand_over(which, Job { number, ..job }) => None,
                 Some(_) => Some(("others come from its remote, or none does".to_owned(), false)),
             };
             if let Some(why) = refused {
-                self.mount.said(ino, segment, Err(why))?;
+                self.mount.said(job, Err(why))?;
                 // What can come is not kept waiting.
                 thread::sleep(if self.is_any_open() { REFUSED[usize::from(!waited_for)] } else { AFTER_FAILURE });
             }
