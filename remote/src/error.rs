@@ -75,6 +75,9 @@ pub enum Error {
     /// What keeps something from being done now, and may be over later without anybody's doing.
     #[error("{0}")]
     NotYet(String),
+    /// Files of the pool are elsewhere yet, and somebody fetches them while it is mounted.
+    #[error("{0}")]
+    Coming(String),
     /// Whatever else keeps something from being done.
     #[error("{0}")]
     Refused(String),
@@ -92,7 +95,7 @@ impl Error {
     /// True if what was tried may be done later, though nobody does anything about it.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Store { .. } | Self::Host { .. } | Self::Late { .. } | Self::NotYet(_) => true,
+            Self::Store { .. } | Self::Host { .. } | Self::Late { .. } | Self::NotYet(_) | Self::Coming(_) => true,
             // A pool whose server was killed is mounted sooner or later.
             Self::Pool(error) => matches!(error, tensorfs_layout::Error::Invalid { .. }),
             Self::Damaged { .. } | Self::RolledBack { .. } | Self::Fenced { .. } | Self::Refused(_) => false,

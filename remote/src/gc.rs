@@ -5,6 +5,7 @@
 //! has no base, one is put: else what it does not need would stay until the carrier puts one for its own reasons.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -52,6 +53,9 @@ pub struct Removed {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// There are more, for which there was no time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// Objects that [`collect`], whoever calls it, leaves where they are until there is a batch that is newer than those of
@@ -80,6 +84,16 @@ pub type Progress<'a> = &'a dyn Fn(u64, u64);
 
 /// Removes what is not kept. Whoever calls it is the only one that puts anything.
 pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Progress<'_>) -> Result<Removed> {
+    collect_for(repository, (keep, None), dry_run, progress)
+}
+
+/// As [`collect`]; once it has removed for so long, it leaves the rest for the next time.
+pub fn collect_for(
+    repository: &Repository,
+    (keep, time): (Keep, Option<Duration>),
+    dry_run: bool,
+    progress: Progress<'_>,
+) -> Result<Removed> {
     let place = repository.place();
     let Listing { mut bases, batches, strays } = repository.listing()?;
     check_whole(place, &bases, &batches)?;
@@ -124,17 +138,19 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Pro
     if let Some(first) = first {
         let bases = bases.iter().filter(|(number, _)| *number < first).map(|(number, _)| base_name(*number));
         let batches = batches.iter().filter(|(number, _)| *number <= first).map(|(number, _)| batch_name(*number));
-        // Bases first: without one, batches that do not begin at the first say nothing.
-        for name in bases.chain(batches) {
-            removed.trees += 1;
+        let (bases, mut batches): (Vec<_>, Vec<_>) = (bases.collect(), batches.collect());
+        // Bases first, and then the oldest batch: without these, batches that do not begin at the first say nothing.
+        let others = batches.split_off(batches.len().min(1));
+        for names in [bases, batches, others] {
+            removed.trees += names.len() as u64;
             if !dry_run {
-                place.delete(&name)?;
-                done += 1;
+                done += names.len() as u64;
+                place.delete_all(&names, |_| true)?;
                 progress(done, done);
             }
         }
     }
-    let mut unnamed = Vec::new();
+    let (mut unnamed, mut sizes) = (Vec::new(), Vec::new());
     place.list(OBJECTS, |found| {
         // What is called otherwise is not ours.
         let is_ours = object_in(&found.name).is_some();
@@ -142,13 +158,20 @@ pub fn collect(repository: &Repository, keep: Keep, dry_run: bool, progress: Pro
             removed.objects += 1;
             removed.bytes += found.size;
             unnamed.push(found.name);
+            sizes.push(found.size);
         }
     })?;
-    let all = done + unnamed.len() as u64;
-    for name in unnamed.iter().filter(|_| !dry_run) {
-        place.delete(name)?;
-        done += 1;
-        progress(done, all);
+    if !dry_run {
+        let begun = Instant::now();
+        let all = done + unnamed.len() as u64;
+        let mut gone = 0;
+        let is_done = place.delete_all(&unnamed, |so_many| {
+            gone = so_many;
+            progress(done + gone, all);
+            time.is_none_or(|time| begun.elapsed() < time)
+        })?;
+        (removed.objects, removed.more) = (gone, !is_done);
+        removed.bytes = sizes.iter().take(gone as usize).sum();
     }
     let is_numbered =
         |name: &str| number_in(name).is_some_and(|at| [batch_name(at), base_name(at)].contains(&name.into()));

@@ -29,6 +29,7 @@ mod remote;
 mod replace;
 mod seal;
 mod semantics;
+mod store;
 mod takeover;
 mod tiers;
 mod union;

@@ -195,12 +195,23 @@ impl Carrier {
     /// Removes what trees within the retention do not need, between two passes. As long as this is the carrier, nobody
     /// else puts anything; that it still is, is made sure of: a pool that does not change hears of nothing else.
     pub fn collect(&mut self, keep: Keep, dry_run: bool, progress: gc::Progress<'_>) -> Result<Removed> {
-        let removed = self.collect_now(keep, dry_run, progress);
+        self.collect_for((keep, None), dry_run, progress)
+    }
+
+    /// As [`Carrier::collect`]; once it has removed for so long, the rest is for the next time, which is soon.
+    pub fn collect_for(
+        &mut self,
+        (keep, time): (Keep, Option<Duration>),
+        dry_run: bool,
+        progress: gc::Progress<'_>,
+    ) -> Result<Removed> {
+        let removed = self.collect_now((keep, time), dry_run, progress);
         if dry_run {
             return removed;
         }
         self.uncollected = removed.as_ref().err().map(|_| Instant::now());
         match &removed {
+            Ok(Removed { more: true, .. }) => self.note.collection.collect_error = None,
             Ok(_) => self.note.collection = Collection { collected: Some(now()), collect_error: None },
             Err(error) => self.note.collection.collect_error = Some(error.to_string()),
         }
@@ -208,7 +219,12 @@ impl Carrier {
         removed
     }
 
-    fn collect_now(&mut self, keep: Keep, dry_run: bool, progress: gc::Progress<'_>) -> Result<Removed> {
+    fn collect_now(
+        &mut self,
+        (keep, time): (Keep, Option<Duration>),
+        dry_run: bool,
+        progress: gc::Progress<'_>,
+    ) -> Result<Removed> {
         let newest = self.repository.newest()?;
         self.claim(newest)?;
         if !dry_run {
@@ -216,7 +232,7 @@ impl Carrier {
             self.placed.forget(self.newest.tree.index());
             self.ready.clear();
         }
-        gc::collect(&self.repository, keep, dry_run, progress)
+        gc::collect_for(&self.repository, (keep, time), dry_run, progress)
     }
 
     /// Goes on from a tree, if its batch is one that this pool has put. Another one is not gone on from, nor is
@@ -303,6 +319,7 @@ impl Carrier {
                 head.transaction
             )));
         }
+        self.check_come(&committed)?;
         if self.held.is_none() {
             self.before = (self.placed.read, self.placed.put);
         }
@@ -327,6 +344,23 @@ impl Carrier {
             true => Ok(Some(passed(self, Outcome::Carried))),
             false => Ok(None),
         }
+    }
+
+    /// Of a pool that was made from a remote and has put nothing yet, the bytes may be there alone: who goes on from the
+    /// first batch that it puts, has to find them in that.
+    fn check_come(&self, committed: &Committed) -> Result<()> {
+        let is_first = self.newest.head.as_ref().is_none_or(|head| head.pool != self.note.pool);
+        let Some((number, tier)) = committed.view().remote().filter(|(_, tier)| is_first && !tier.is_own_remote())
+        else {
+            return Ok(());
+        };
+        let files = committed.view().tier_totals(number).files;
+        if files == 0 {
+            return Ok(());
+        }
+        let (pool, place) = (self.pool.display(), tier.path().display());
+        let what = "the first batch is put when they have come, so that what is carried is whole";
+        Err(Error::Coming(format!("{pool}: {files} of its files are in {place} yet and not here; {what}")))
     }
 
     /// True if a file has left for this remote since the pool was looked at, by how many had left then, of which a

@@ -19,6 +19,8 @@ use crate::relief::Relief;
 const SOON: Duration = Duration::from_secs(1);
 /// So often in a row a remote may look damaged to a carrier, before it is.
 const DAMAGED: u32 = 2;
+/// For so long garbage is removed between two batches.
+const COLLECTING: Duration = Duration::from_secs(600);
 /// The longest pause after a failure.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -129,7 +131,7 @@ fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome
     if let Some(keep) = keep.filter(|_| !matches!(passed.outcome, Outcome::Waiting(_)))
         && carrier.wants_collection()
     {
-        match carrier.collect(keep, false, &|_, _| {}) {
+        match carrier.collect_for((keep, Some(COLLECTING)), false, &|_, _| {}) {
             Ok(removed) => log::info!("removed {} bases and batches, and {} objects", removed.trees, removed.objects),
             Err(error @ (Error::Fenced { .. } | Error::RolledBack { .. })) => return Err(error),
             // What is carried does not need it.

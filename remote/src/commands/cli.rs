@@ -212,8 +212,8 @@ pub struct Carry {
 /// `wait`
 #[derive(Debug, Args)]
 pub struct Wait {
-    /// Files and directories on a mount, or a pool that is not mounted
-    #[arg(required = true)]
+    /// Files and directories on a mount, or a pool that is not mounted; if none is named, all of the mount that the
+    /// working directory is on
     pub paths: Vec<PathBuf>,
     /// Wait no longer than this in all
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]

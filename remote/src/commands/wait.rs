@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use tensorfs_layout::check::Committed;
 
 use crate::carry::left_out::{self, Globs};
-use crate::carry::{Carrier, Note, Outcome};
+use crate::carry::{Carrier, Note, Outcome, Settings};
 use crate::commands::cli;
 use crate::commands::mount::{self, OnMount};
 use crate::commands::place::note_of;
 use crate::commands::show;
 use crate::error::{Error, Result};
-use crate::repository::{Entry, Repository, State, Tree, text_of};
+use crate::repository::{Entry, Newest, Repository, State, Tree, text_of};
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,12 +33,29 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Why what is waited for is not there yet, as far as is known; whoever waits no longer says it.
 type Reason = Mutex<String>;
 
+/// So often in a row something fails that may pass, before whoever has no time to wait for hears of it.
+const TRIES: u32 = 6;
+
 pub fn run(arguments: &cli::Wait) -> Result<()> {
     let reason = Arc::default();
+    let paths = match &arguments.paths[..] {
+        [] => vec![all_of_the_mount()?],
+        paths => paths.to_vec(),
+    };
     match arguments.timeout {
-        Some(timeout) => in_time(&arguments.paths, timeout, &reason),
-        None => arguments.paths.iter().try_for_each(|path| wait(path, &reason)),
+        Some(timeout) => in_time(&paths, timeout, &reason),
+        None => paths.iter().try_for_each(|path| wait(path, &reason, Some(TRIES))),
     }
+}
+
+/// The mount that the working directory is on.
+fn all_of_the_mount() -> Result<PathBuf> {
+    let host = |source| Error::Host { path: "working directory".into(), what: "find", source };
+    let here = std::env::current_dir().and_then(fs::canonicalize).map_err(host)?;
+    mount::on_mount(&here).map(|place| place.at).ok_or_else(|| {
+        let what = "the working directory is on no mount; name files or directories on one, or a pool";
+        Error::Refused(format!("{}: {what}", here.display()))
+    })
 }
 
 /// A store may keep whoever asks it waiting for longer, so that it is asked elsewhere. What is being carried then ends
@@ -47,7 +64,7 @@ fn in_time(paths: &[PathBuf], timeout: Duration, reason: &Arc<Reason>) -> Result
     let until = Instant::now() + timeout;
     let (carried, told) = mpsc::channel();
     let (asked, why) = (paths.to_vec(), reason.clone());
-    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path, &why)).is_ok()));
+    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path, &why, None)).is_ok()));
     paths.iter().try_for_each(|path| {
         let left = until.saturating_duration_since(Instant::now());
         told.recv_timeout(left).map_err(|error| match error {
@@ -64,7 +81,8 @@ fn locked(reason: &Reason) -> MutexGuard<'_, String> {
     reason.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wait(path: &Path, reason: &Reason) -> Result<()> {
+/// What fails and may pass is tried again, so often in a row if there is a number.
+fn wait(path: &Path, reason: &Reason, tries: Option<u32>) -> Result<()> {
     let host = |what| move |source| Error::Host { path: path.display().to_string(), what, source };
     let path = fs::canonicalize(path).map_err(host("find"))?;
     match mount::on_mount(&path) {
@@ -78,9 +96,9 @@ fn wait(path: &Path, reason: &Reason) -> Result<()> {
                 return Err(Error::Refused(format!("{}: is left out of the remote, {why}", path.display())));
             }
             let transaction = committed.transaction().0;
-            on_mount(&place, transaction, &path, &mut Teller::new(&path, reason))
+            on_mount(&place, transaction, &path, &mut Teller::new(&path, reason, (tries, true)))
         }
-        None => closed(&path),
+        None => closed(&path, &mut Teller::new(&path, reason, (tries, false))),
     }
 }
 
@@ -89,12 +107,39 @@ struct Teller<'a> {
     path: &'a Path,
     reason: &'a Reason,
     said: Instant,
+    /// So often in a row something has failed, and may.
+    failed: u32,
+    tries: Option<u32>,
+    is_on_mount: bool,
 }
 
 impl<'a> Teller<'a> {
-    fn new(path: &'a Path, reason: &'a Reason) -> Self {
+    fn new(path: &'a Path, reason: &'a Reason, (tries, is_on_mount): (Option<u32>, bool)) -> Self {
         locked(reason).clear();
-        Self { path, reason, said: Instant::now() }
+        Self { path, reason, said: Instant::now(), failed: 0, tries, is_on_mount }
+    }
+
+    /// What a try came to; nothing after one that failed with what may pass.
+    fn tried<T>(&mut self, tried: Result<T>) -> Result<Option<T>> {
+        match tried {
+            Ok(done) => {
+                self.failed = 0;
+                Ok(Some(done))
+            }
+            // Of a mount they are being fetched.
+            Err(Error::Coming(why)) if self.is_on_mount => {
+                self.tell(format!("; {why}"));
+                sleep(PAUSE);
+                Ok(None)
+            }
+            Err(error) if error.may_pass() && self.tries.is_none_or(|tries| self.failed + 1 < tries) => {
+                self.tell(format!("; {error}; trying again"));
+                sleep(PAUSE.saturating_mul(2_u32.saturating_pow(self.failed)).min(SAY));
+                self.failed = self.failed.saturating_add(1);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn tell(&mut self, why: String) {
@@ -107,10 +152,16 @@ impl<'a> Teller<'a> {
 }
 
 /// A pool that is not mounted.
-fn closed(pool: &Path) -> Result<()> {
-    let mut carrier = Carrier::new(pool, Duration::ZERO)?;
+fn closed(pool: &Path, teller: &mut Teller<'_>) -> Result<()> {
+    // What is no pool, or has no remote, is none in a moment either.
+    note_of(pool)?;
+    let mut carrier = loop {
+        if let Some(carrier) = teller.tried(Carrier::new(pool, Duration::ZERO))? {
+            break carrier;
+        }
+    };
     loop {
-        let passed = carrier.pass()?;
+        let Some(passed) = teller.tried(carrier.pass())? else { continue };
         match passed.outcome {
             Outcome::Waiting(_) => sleep(PAUSE),
             _ if passed.incomplete == 0 => return Ok(()),
@@ -128,11 +179,13 @@ fn closed(pool: &Path) -> Result<()> {
 /// times do not tell a file from itself before it was written again. Whoever carries the pool does so meanwhile; if
 /// nobody does, this does.
 fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<'_>) -> Result<()> {
-    let (mut seen, mut fetched) = (None, None);
+    let mut seen = None;
+    let mut fetched: Option<(Settings, Newest)> = None;
     loop {
-        if let Some(mut carrier) = Carrier::take(&place.pool, PATIENCE)? {
+        let Some(taken) = teller.tried(Carrier::take(&place.pool, PATIENCE))? else { continue };
+        if let Some(mut carrier) = taken {
             loop {
-                let passed = carrier.pass()?;
+                let Some(passed) = teller.tried(carrier.pass())? else { continue };
                 let is_new = passed.transaction >= transaction;
                 if let Outcome::Waiting(files) = passed.outcome {
                     teller.tell(format!("; files that are about to come to rest: {files}"));
@@ -150,21 +203,34 @@ fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<
             teller.tell(format!("; the carrier fails: {error}"));
         } else if note.transaction >= transaction {
             let now = (note.number, note.transaction);
-            let tree = match fetched.take().filter(|(number, _)| *number == note.number) {
-                Some((_, tree)) => tree,
-                None => Repository::new(note.settings.open()?).newest()?.tree,
-            };
+            let before = fetched.take().filter(|(settings, _)| *settings == note.settings).map(|(_, before)| before);
+            let Some(newest) = teller.tried(newest(&note, before))? else { continue };
             // The mount may have come to be as the tree is, so that no batch is put.
             if seen.replace(now) != Some(now) {
-                match is_carried(&tree, (place, &note), path)? {
+                match is_carried(&newest.tree, (place, &note), path)? {
                     Carried::Yes => return Ok(()),
                     Carried::No(why) => teller.tell(why),
                 }
             }
-            fetched = Some((note.number, tree));
+            fetched = Some((note.settings, newest));
         }
         sleep(PAUSE);
     }
+}
+
+/// The newest tree as the note has it, or a newer one, given one that was it. What has come since is all that is read.
+fn newest(note: &Note, before: Option<Newest>) -> Result<Newest> {
+    let is_it = |newest: &Newest| (newest.number(), newest.hash) == (note.number, note.hash);
+    if let Some(before) = before {
+        if is_it(&before) {
+            return Ok(before);
+        }
+        let newest = Repository::new(note.settings.open()?).since(before)?;
+        if is_it(&newest) {
+            return Ok(newest);
+        }
+    }
+    Repository::new(note.settings.open()?).newest()
 }
 
 /// Whether the tree has what is at a path, and all below it, as it is there now; or what it lacks.

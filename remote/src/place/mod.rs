@@ -42,6 +42,8 @@ const LARGEST: u64 = 256 << 20;
 
 /// So many objects are looked at beside each other.
 const LOOKS: usize = 16;
+/// So many are removed at once: no store takes more of them in one request.
+const AT_ONCE: usize = 1000;
 
 /// What does not stand for itself in the path of a URL.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'#').add(b'?').add(b'"').add(b'<').add(b'>').add(b'`');
@@ -88,7 +90,8 @@ impl Place {
             let why = "what is behind `?` or `#` names no place; in a name they are written %3F and %23";
             return Err(Error::Refused(format!("{}: {why}", url.split(['?', '#']).next().unwrap_or_default())));
         }
-        if let Some(directory) = parsed.filter(|url| url.scheme() == "file")
+        let is_whole = !url.contains(char::is_control) && url.to_ascii_lowercase().starts_with("file://");
+        if let Some(directory) = parsed.filter(|url| url.scheme() == "file" && is_whole)
             && let Ok(directory) = directory.to_file_path()
         {
             access.check("file")?;
@@ -106,8 +109,17 @@ impl Place {
         if !parsed.username().is_empty() || parsed.password().is_some() {
             return Err(Error::Refused("credentials belong into the environment, not into a URL".into()));
         }
+        if url.contains(char::is_control) {
+            return Err(Error::Refused(format!(
+                "{}: a control character in a URL is written as %0A or the like",
+                one_line(url)
+            )));
+        }
         access.check(parsed.scheme())?;
         if parsed.scheme() == "file" {
+            if !url.to_ascii_lowercase().starts_with("file://") {
+                return Err(refused("a directory's URL begins with file:///".into()));
+            }
             let directory = parsed.to_file_path().map_err(|()| refused("names no directory".into()))?;
             let store = Directory::open(&directory).map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => Error::NotYet(format!("{url}: the store is not there")),
@@ -278,6 +290,31 @@ impl Place {
         }
     }
 
+    /// Removes objects, which are gone in no order, and many of them with one request where the store knows how; those
+    /// that are not there are fine. Calls back with how many are gone; false once that says to go on no more.
+    pub fn delete_all(&self, names: &[String], mut goes_on: impl FnMut(u64) -> bool) -> Result<bool> {
+        let mut gone = 0;
+        for some in names.chunks(AT_ONCE) {
+            let paths: Vec<_> = some.iter().map(|name| Ok(self.path(name))).collect();
+            self.runtime.block_on(async {
+                let mut done = self.store.delete_stream(stream::iter(paths).boxed());
+                loop {
+                    match within(ANSWER, done.try_next()).await {
+                        Ok(None) => return Ok(()),
+                        Ok(Some(_)) | Err(object_store::Error::NotFound { .. }) => {}
+                        Err(error) => return Err(self.failed("objects", "remove")(error)),
+                    }
+                }
+            })?;
+            gone += some.len() as u64;
+            if gone < names.len() as u64 && !goes_on(gone) {
+                return Ok(false);
+            }
+        }
+        goes_on(gone);
+        Ok(true)
+    }
+
     /// Calls back with every object below a directory, in no order.
     pub fn list(&self, directory: &str, each: impl FnMut(Listed)) -> Result<()> {
         self.each_of(directory, self.store.list(Some(&self.path(directory))), each)
@@ -332,6 +369,11 @@ impl Place {
         let (room, all) = (Arc::new(Semaphore::new(room)), room as u32);
         Puts { place: self, room, all, arrived: Arc::default(), failed: Arc::default(), pace: None }
     }
+}
+
+/// Words that cannot play with the terminal.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 /// True of what can be the name of a place directly below another one: it is no other place than that.
@@ -512,6 +554,14 @@ mod tests {
     fn a_url_has_no_credentials_and_is_one() {
         for url in ["s3://key:secret@bucket/x", "bucket", "nonsense://x", "memory:///x", "http://host/x"] {
             assert!(Place::open(url, &Access::default()).is_err(), "{url}");
+        }
+        for url in ["file:x", "file:/x", "FILE:x"] {
+            let said = Place::make(url, &Access::default()).unwrap_err().to_string();
+            assert!(said.contains("begins with file:///") && !std::path::Path::new("/x").exists(), "{url}: {said}");
+        }
+        for url in ["file:///tmp/a\nb", "s3://bucket/a\tb", "s3://bucket/x\r"] {
+            let said = Place::make(url, &Access::default()).unwrap_err().to_string();
+            assert!(said.contains("control character") && said.lines().count() == 1, "{url:?}: {said}");
         }
         let said = Place::open("s3://key:secret@bucket/x", &Access::default()).unwrap_err().to_string();
         assert!(!said.contains("secret"), "{said}");

@@ -141,6 +141,15 @@ impl Repository {
         Ok(Newest { tree, head: Some(head), hash, came })
     }
 
+    /// The newest tree, given one that was it: only what has come since is read, as far as that follows it.
+    pub fn since(&self, before: Newest) -> Result<Newest> {
+        let listed = before.number();
+        match self.follow(before, u64::MAX, listed, |_| {}) {
+            Err(Error::Damaged { .. }) => self.newest(),
+            newest => newest,
+        }
+    }
+
     /// Calls back with every tree that [`Repository::tree_at`] can give, the oldest one first.
     pub fn each_tree(&self, mut each: impl FnMut(&Newest)) -> Result<()> {
         let listing = self.listing()?;

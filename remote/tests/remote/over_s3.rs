@@ -327,5 +327,14 @@ fn a_checkpoint_costs_a_request_for_each_object_and_three_more() {
     assert_eq!((idle.objects, idle.batches, idle.removals), (0, 0, 0), "{idle:?}");
     // Whether somebody else has put one, is looked for behind each batch.
     assert_eq!((cost.listings - idle.listings, cost.removals), (2, 0), "{cost:?} {idle:?}");
+    // What is removed, is with many others in one request: the oldest batch first, and then all others.
+    for name in ["a", "b", "c"] {
+        over.file(name, 10);
+        over.carry();
+    }
+    over.requests();
+    over.ok(&["gc", text(&over.own), "--keep-last", "1"]);
+    assert_eq!(over.requests().removals, 2);
+    over.restores(&over.proxy.endpoint(), &[]);
     assert!(cost.reads <= idle.reads && cost.all == cost.objects + 1 + cost.listings + cost.reads, "{cost:?} {idle:?}");
 }

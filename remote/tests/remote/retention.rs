@@ -4,11 +4,43 @@ use object_store::path::Path;
 use tensorfs_layout::ROOT;
 use tensorfs_layout::log::{Record, Transaction};
 use tensorfs_remote::check::check;
-use tensorfs_remote::gc::{Keep, Removed, collect};
-use tensorfs_remote::repository::Repository;
+use tensorfs_remote::gc::{Keep, Removed, collect, collect_for};
+use tensorfs_remote::repository::{Repository, object_name};
 
 use crate::pools::{TestPool, noise, restored, seen};
 use crate::stores::Recorded;
+
+/// What is left when the time is over goes the next time, which is soon, and batches may come between.
+///
+/// Proves E6.
+#[test]
+fn a_collection_that_has_no_time_left_goes_on_the_next_time() {
+    let mut pool = TestPool::new();
+    let store = Recorded::new();
+    pool.edit(|edit| edit.file(ROOT, b"file", &[&noise(1, 2 << 20)], true));
+    let mut carrier = pool.carrier(store.place()).unwrap();
+    carrier.pass().unwrap();
+    let repository = Repository::new(store.place());
+    let mut puts = repository.place().puts();
+    for number in 0..2500_u32 {
+        let bytes = bytes::Bytes::copy_from_slice(&number.to_le_bytes());
+        puts.put(object_name(repository.hash(&bytes)), bytes).unwrap();
+    }
+    puts.finish().unwrap();
+    let keep = Keep { trees: 0, last: 1, objects: -1 };
+    let none = Some(std::time::Duration::ZERO);
+    for (expected, more) in [(1000, true), (1000, true), (500, false)] {
+        assert!(carrier.wants_collection());
+        let removed = carrier.collect_for((keep, none), false, &|_, _| {}).unwrap();
+        assert_eq!((removed.objects, removed.bytes, removed.more), (expected, 4 * expected, more));
+        pool.edit(|edit| edit.file(ROOT, format!("new-{expected}-{more}").as_bytes(), &[b"bytes"], true));
+        carrier.pass().unwrap();
+    }
+    assert!(!carrier.wants_collection());
+    let nothing = collect_for(&repository, (keep, none), false, &|_, _| {}).unwrap();
+    assert_eq!((nothing.objects, nothing.more), (0, false));
+    assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
+}
 
 /// Proves E6.
 #[test]
