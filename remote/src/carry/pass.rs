@@ -346,8 +346,8 @@ impl Carrier {
         }
     }
 
-    /// Of a pool that was made from a remote and has put nothing yet, the bytes may be there alone: who goes on from the
-    /// first batch that it puts, has to find them in that.
+    /// Of a pool that was made from a remote and has put nothing yet, the bytes may be there alone: who goes on from
+    /// the first batch that it puts, has to find them in that.
     fn check_come(&self, committed: &Committed) -> Result<()> {
         let is_first = self.newest.head.as_ref().is_none_or(|head| head.pool != self.note.pool);
         let Some((number, tier)) = committed.view().remote().filter(|(_, tier)| is_first && !tier.is_own_remote())
