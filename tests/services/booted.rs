@@ -133,7 +133,9 @@ impl Drop for Booted {
         }
         // The groups are gone through from below, again while one of them has a process that ends.
         let script = "mount -t cgroup2 cgroup2 \"$1/cgroup\"; n=0
-            until find \"$1/cgroup/$2\" -depth -type d -exec rmdir {} +; do n=$((n + 1)); test $n -lt 200; sleep 0.05; done";
+            until find \"$1/cgroup/$2\" -depth -type d -exec rmdir {} +; do
+                n=$((n + 1)); test $n -lt 200; sleep 0.05
+            done";
         let mut remove = Command::new("unshare");
         remove.args(["--mount", "sh", "-ec", script, "sh"]).arg(self.room.path()).arg(cgroup_of(self.room.path()));
         if !std::thread::panicking() {

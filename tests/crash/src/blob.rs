@@ -194,7 +194,8 @@ impl Blob {
         blob
     }
 
-    /// What was written behind the size that was kept is never seen again: a host that makes a file longer shows zeroes.
+    /// What was written behind the size that was kept is never seen again: a host that makes a file longer shows
+    /// zeroes.
     fn forget_behind_end(&mut self) {
         let end = *self.len.now() as usize;
         self.pages.truncate(end.div_ceil(PAGE));

@@ -1,5 +1,5 @@
-//! Requests as they come from `/dev/fuse`, and the answers to them: `struct fuse_in_header` and `struct fuse_out_header`
-//! of linux/fuse.h.
+//! Requests as they come from `/dev/fuse`, and the answers to them: `struct fuse_in_header` and
+//! `struct fuse_out_header` of linux/fuse.h.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
