@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tensorfs_tests::proxy::Proxy;
-use tensorfs_tests::s3::{KEYS, S3, new_place, s3};
+use tensorfs_tests::s3::{S3, keys, s3};
 use tensorfs_tests::{
     Mount, Mounted, Passthrough, Pattern, Setup, needs_mount, on_mounts, skip, tensorfs, wait_until, xattr,
 };
@@ -32,7 +32,7 @@ fn server(test: &str) -> Option<&'static S3> {
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = tensorfs();
-    command.envs(KEYS).args(arguments).stdin(Stdio::null());
+    command.envs(keys()).args(arguments).stdin(Stdio::null());
     command
 }
 
@@ -68,7 +68,7 @@ struct Carried {
 
 impl Carried {
     fn new(server: &S3, setup: Setup) -> Self {
-        let (mount, proxy, url) = (setup.mount(), Proxy::start(server.address()), new_place());
+        let (mount, proxy, url) = (setup.mount(), Proxy::start(server.address()), server.new_place());
         ok(&["remote", "set", text(mount.pool()), &url, "--endpoint", &proxy.endpoint()]);
         Self { mount, proxy, url }
     }

@@ -8,12 +8,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+/// Keys, as the environment has them.
+pub type Keys = [(&'static str, &'static str); 2];
+
 /// Who may do everything there.
-pub const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "all"), ("AWS_SECRET_ACCESS_KEY", "all-secret")];
+const KEYS: Keys = [("AWS_ACCESS_KEY_ID", "all"), ("AWS_SECRET_ACCESS_KEY", "all-secret")];
 /// Who may only read.
-pub const READER: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "reader"), ("AWS_SECRET_ACCESS_KEY", "reader-secret")];
+pub const READER: Keys = [("AWS_ACCESS_KEY_ID", "reader"), ("AWS_SECRET_ACCESS_KEY", "reader-secret")];
 /// The bucket of all tests, each of which has a prefix of its own.
-pub const BUCKET: &str = "tensorfs";
+const BUCKET: &str = "tensorfs";
 
 const USERS: &str = r#"{"identities":[
     {"name":"all","credentials":[{"accessKey":"all","secretKey":"all-secret"}],"actions":["Admin"]},
@@ -27,17 +30,36 @@ kill -9 $server; wait $server
 rm -rf "$dir"
 for port in $ports; do rm -f /tmp/seaweedfs-*-"$port".sock; done"#;
 
-/// A server, which ends with whoever started it.
+/// A server, which ends with whoever started it; or one that is there.
 #[derive(Debug)]
 pub struct S3 {
     address: String,
-    _alive: ChildStdin,
+    bucket: String,
+    alive: Option<ChildStdin>,
+}
+
+/// The server that is to be taken, in place of one that is started: its address and a bucket, as `127.0.0.1:7480,x` in
+/// `TENSORFS_S3`. Its keys are in the usual variables.
+fn other() -> Option<S3> {
+    let said = std::env::var("TENSORFS_S3").ok()?;
+    let (address, bucket) = said.split_once(',').expect("TENSORFS_S3=ADDRESS,BUCKET");
+    Some(S3 { address: address.to_owned(), bucket: bucket.to_owned(), alive: None })
+}
+
+/// Who may do everything at the server of this process.
+pub fn keys() -> Keys {
+    static OWN: OnceLock<Keys> = OnceLock::new();
+    let own = |(name, value): (&'static str, &'static str)| {
+        let said = std::env::var(name).ok().filter(|_| std::env::var_os("TENSORFS_S3").is_some());
+        (name, said.map_or(value, |said| &*said.leak()))
+    };
+    *OWN.get_or_init(|| KEYS.map(own))
 }
 
 /// The server of this process; what is missing if there is none.
 pub fn s3() -> Result<&'static S3, String> {
     static SHARED: OnceLock<Result<S3, String>> = OnceLock::new();
-    SHARED.get_or_init(S3::start).as_ref().map_err(Clone::clone)
+    SHARED.get_or_init(|| other().map_or_else(S3::start, Ok)).as_ref().map_err(Clone::clone)
 }
 
 /// The program, where `tests/run` puts it.
@@ -91,7 +113,7 @@ impl S3 {
         };
         for _ in 0..600 {
             if is_there() {
-                return Some(Self { address, _alive: alive });
+                return Some(Self { address, bucket: BUCKET.to_owned(), alive: Some(alive) });
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -103,16 +125,22 @@ impl S3 {
         &self.address
     }
 
+    /// True if it was there before, and has other users.
+    pub fn is_other(&self) -> bool {
+        self.alive.is_none()
+    }
+
+    /// A prefix that no other test has.
+    pub fn new_place(&self) -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        format!("s3://{}/{}-{number}", self.bucket, std::process::id())
+    }
+
     /// As `--endpoint` takes it.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
-}
-
-/// A prefix that no other test has, in the bucket.
-pub fn new_place() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("s3://{BUCKET}/{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// True if a server says this to whoever asks it.

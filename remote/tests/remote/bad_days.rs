@@ -192,7 +192,7 @@ fn whoever_watches_goes_on_when_the_store_is_well_again() {
     over.file("file", 100_000);
     over.carry();
     let own = text(&over.own).to_owned();
-    let mut watching = Over::command(crate::s3::KEYS, &["carry", &own, "--watch", "--interval", "1"]);
+    let mut watching = Over::command(crate::s3::keys(), &["carry", &own, "--watch", "--interval", "1"]);
     let mut watching = watching.stderr(std::process::Stdio::null()).spawn().unwrap();
     for (round, fault, hint) in
         [(0, Say(403, "AccessDenied"), "may not do that"), (1, Say(404, "NoSuchBucket"), "the bucket is not there")]
