@@ -712,6 +712,46 @@ fn is_locked_in(pid: i32) {
     }
 }
 
+/// Whoever maps a file that somebody cuts is ended by SIGBUS when he looks behind its end.
+#[test]
+fn commands_read_files_and_map_none() {
+    let dir = scratch();
+    let (path, other) = (dir.path().join("a.npy"), dir.path().join("other.npy"));
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", 8 << 20);
+    let header = format!("{header:<117}\n");
+    let file = [b"\x93NUMPY\x01\0\x76\0", header.as_bytes(), &vec![7; 8 << 20]].concat();
+    fs::write(&other, &file).unwrap();
+    let calls = HostCalls::new();
+    let commands: [(&str, &str, i32); 3] =
+        [("stat", "array", 1), ("cat", "array", 1), ("diff", other.to_str().unwrap(), 2)];
+    for (command, more, status_of_failure) in commands {
+        fs::write(&path, &file).unwrap();
+        let start = || {
+            let mut started = tensorfs();
+            started.arg(command).arg(&path).arg(more).stdout(Stdio::null()).stderr(Stdio::piped());
+            calls.preload(&mut started);
+            started.spawn().unwrap()
+        };
+        let counting = calls.add(Rule::of(Call::Read).below(&path));
+        assert!(start().wait_with_output().unwrap().status.success(), "{command}");
+        let reads = counting.arrived();
+        assert!(reads > 4, "{command}: {reads}");
+        drop(counting);
+        let held = calls.add(Rule::of(Call::Read).below(&path).skip(reads / 2).held());
+        let started = start();
+        held.wait_for_waiting(1);
+        for pid in children(started.id() as i32).into_iter().chain([started.id() as i32]) {
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+            assert!(maps.contains("[heap]") && !maps.contains(path.to_str().unwrap()), "{command}: {maps}");
+        }
+        File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
+        drop(held);
+        let output = started.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(status_of_failure), 1), "{command}: {said}");
+    }
+}
+
 /// While a command looks into a file, there is a reader of its own, which is locked in; if that fails, so does the
 /// command, in one line.
 /// Proves P4.

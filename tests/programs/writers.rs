@@ -8,7 +8,11 @@ use std::process::{Child, Command, Stdio};
 
 use tensorfs_tests::{Mount, Setup, on_mounts, xattr};
 
-on_mounts!(what_is_seen_of_a_writer_is_what_the_table_says, what_is_seen_of_torch_is_what_the_table_says);
+on_mounts!(
+    what_is_seen_of_a_writer_is_what_the_table_says,
+    what_is_seen_of_torch_is_what_the_table_says,
+    what_is_seen_of_orbax_is_what_the_table_says,
+);
 
 const HEADING: &str = "## Writers, and what is seen of their files";
 const WAYS: [&str; 5] = ["once", "appended", "live", "killed", "sharded"];
@@ -108,6 +112,8 @@ fn at_rest(mount: &Mount, path: &Path) -> Seen {
     let sealed = mount.tensorfs(["seal".as_ref(), path.as_os_str()]);
     assert!(sealed.status.success(), "{sealed:?}");
     if path.is_dir() {
+        let database = path.join("manifest.ocdbt").exists();
+        assert_eq!(attribute(path, "complete"), database.then(|| "complete".to_owned()), "{}", path.display());
         return hierarchy_at_rest(mount, path);
     }
     let checksum = attribute(path, "checksum").unwrap_or_else(|| panic!("{}: no checksum", path.display()));
@@ -215,10 +221,15 @@ fn holds(setup: Setup, environment: &str, is_asked: impl Fn(&str) -> bool) {
 
 /// Proves T7, T12, T13, C8.
 fn what_is_seen_of_a_writer_is_what_the_table_says(setup: Setup) {
-    holds(setup, "small", |writer| !writer.contains("torch"));
+    holds(setup, "small", |writer| !writer.contains("torch") && writer != "Orbax");
 }
 
 /// Proves T7, T12, T13, C8.
 fn what_is_seen_of_torch_is_what_the_table_says(setup: Setup) {
     holds(setup, "torch", |writer| writer.contains("torch"));
+}
+
+/// Proves T13.
+fn what_is_seen_of_orbax_is_what_the_table_says(setup: Setup) {
+    holds(setup, "orbax", |writer| writer == "Orbax");
 }

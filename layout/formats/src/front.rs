@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::{Fault, Result};
 use crate::found::Out;
 use crate::source::{Source, read_up_to};
-use crate::{arrow, bare, ends, gguf, hdf5, keras, npy, npz, safetensors, tfrecord, torch, zip};
+use crate::{arrow, bare, ends, exported, gguf, hdf5, keras, npy, npz, safetensors, tfrecord, torch, zip};
 
 /// What all bytes in front of a place were recognised as, when the file ended there or a little behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +65,11 @@ fn zips(source: &dyn Source, from: u64, out: &mut Out<'_, '_>) -> Result<()> {
     out.found.end = from;
     let archives = zip::Directory::find_behind(source, from)?;
     match archives.as_ref().and_then(|(_, archives)| archives.last()) {
-        Some(last) if torch::prefix(source, last)?.is_none() && keras::weights(source, last)?.is_none() => {
+        Some(last)
+            if torch::prefix(source, last)?.is_none()
+                && keras::weights(source, last)?.is_none()
+                && exported::weights(source, last)?.is_none() =>
+        {
             npz::recognise(source, last, out)
         }
         _ => Err(Fault::Stopped),
@@ -86,5 +90,6 @@ fn may_begin(head: &[u8], size: u64) -> bool {
         || safetensors::ends_in_header(head, size)
         || gguf::starts(head)
         || arrow::stream::starts(head)
+        || arrow::stream::starts_old(head)
         || bare::starts(head)
 }

@@ -20,6 +20,7 @@ mod cursor;
 mod dtype;
 mod ends;
 mod event;
+mod exported;
 mod fault;
 mod flatbuffer;
 mod format;
@@ -45,6 +46,7 @@ mod source;
 mod tensor;
 mod tfrecord;
 mod torch;
+mod within;
 mod zip;
 
 pub use arrays::{Array, Keys, Metadata, Node, What};

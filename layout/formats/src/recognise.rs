@@ -11,8 +11,8 @@ use crate::ocdbt::{Asked, Told};
 use crate::plan::Planned;
 use crate::source::{Source, read_up_to};
 use crate::{
-    arrays, arrow, bare, ends, gguf, hdf5, keras, npy, npz, ocdbt, plan, safetensors, shards as parts, tfrecord, torch,
-    zip,
+    arrays, arrow, bare, ends, exported, gguf, hdf5, keras, npy, npz, ocdbt, plan, safetensors, shards as parts,
+    tfrecord, torch, zip,
 };
 
 /// Says what the file is, and gives each of its tensors to `sink`.
@@ -52,6 +52,8 @@ pub fn recognise(source: &dyn Source, sink: &mut Sink<'_>) -> Recognised {
             })
         } else if bare::starts(head) {
             bare::recognise(source, out)
+        } else if arrow::stream::starts_old(head) {
+            arrow::stream::recognise(source, out)
         } else {
             malformed("no format that is recognised")
         }
@@ -155,6 +157,8 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
         torch::recognise(source, &archives, out)?;
     } else if let Some(weights) = keras::weights(source, last)? {
         keras::recognise(source, weights, out)?;
+    } else if let Some(weights) = exported::weights(source, last)? {
+        exported::recognise(source, &weights, out)?;
     } else {
         npz::recognise(source, last, out)?;
     }

@@ -283,7 +283,7 @@ fn what_ends_early_is_known_to() {
         let (found, tensors) = list(&&whole[..]);
         // Protocol buffers promise no end. A stream of Arrow is known by its first message, and so is the next one
         // behind it: `hostile_formats/arrow.rs`.
-        let is_stream = whole.starts_with(&[0xff; 4]);
+        let is_stream = path.file_name().unwrap().to_str().unwrap().contains("stream");
         if tensors.is_empty() || is_stream || path.extension().is_some_and(|end| end == "pb") {
             continue;
         }

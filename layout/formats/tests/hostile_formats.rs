@@ -26,6 +26,8 @@ mod bare;
 mod behind;
 #[path = "hostile_formats/beyond.rs"]
 mod beyond;
+#[path = "hostile_formats/exported.rs"]
+mod exported;
 #[path = "hostile_formats/hdf5.rs"]
 mod hdf5;
 #[path = "hostile_formats/keras.rs"]

@@ -343,6 +343,33 @@ pub fn with_ends() -> Vec<Vec<u8>> {
     all
 }
 
+/// Zips with a file of another format in them: models of Keras' and programs of torch.export's, old and new.
+pub fn within() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> =
+        samples(&[".weights.h5"]).iter().map(|file| stored(&[("model.weights.h5", file)])).collect();
+    for file in samples(&[".pt"]).iter().filter(|file| file.starts_with(b"PK") && file.len() < 20_000) {
+        all.push(stored(&[("serialized_exported_program.json", b"{}"), ("serialized_state_dict.pt", file)]));
+        all.push(stored(&[("m/archive_format", b"pt2"), ("m/data/weights/a.pt", file), ("m/data/weights/b.pt", file)]));
+    }
+    all
+}
+
+/// A zip of members that are not compressed. Nobody looks at their checksums.
+fn stored(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, bytes) in members {
+        let [len, at] = [bytes.len(), file.len()].map(|number| (number as u32).to_le_bytes());
+        let about =
+            [&[20, 0, 0, 0, 0, 0][..], &[0; 8], &len, &len, &(name.len() as u16).to_le_bytes(), &[0; 2]].concat();
+        directory.extend([b"PK\x01\x02\x14\0", &about[..], &[0; 10], &at, name.as_bytes()].concat());
+        file.extend([b"PK\x03\x04", &about[..], name.as_bytes(), bytes].concat());
+    }
+    let count = (members.len() as u16).to_le_bytes();
+    let [len, at] = [directory.len(), file.len()].map(|number| (number as u32).to_le_bytes());
+    let end = [b"PK\x05\x06\0\0\0\0", &count[..], &count, &len, &at, &[0; 2]].concat();
+    [file, directory, end].concat()
+}
+
 /// torch checkpoints.
 pub fn torch() -> Vec<Vec<u8>> {
     samples(&[".pt", ".pth", ".distcp"])

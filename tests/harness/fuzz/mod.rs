@@ -25,7 +25,7 @@ pub struct Target {
 }
 
 /// Everything that is fuzzed.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 22] = [
     Target { name: "record", run: tensorfs_layout::testing::decode_record, seeds: log::records, cost: 1 },
     Target {
         name: "description",
@@ -52,4 +52,5 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "bare", run: formats::any, seeds: formats::bare, cost: 2 },
     Target { name: "ends", run: formats::ends, seeds: formats::with_ends, cost: 1 },
     Target { name: "torch", run: formats::any, seeds: formats::torch, cost: 4 },
+    Target { name: "within", run: formats::any, seeds: formats::within, cost: 4 },
 ];

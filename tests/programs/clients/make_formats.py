@@ -817,6 +817,12 @@ def make_pyarrow(samples):
             with pa.ipc.new_stream(file, some.schema) as writer:
                 writer.write_table(some, max_chunksize=10)
     listed("streams.arrow", False, list(streams("streams.arrow")))
+    # Before that mark, and behind it one with it.
+    with open(samples.path("old.stream.arrow"), "wb") as file:
+        for some, options in [(plain, old), (plain.select(["f4", "i8"]), old), (plain.select(["u2"]), None)]:
+            with pa.ipc.new_stream(file, some.schema, options=options) as writer:
+                writer.write_table(some, max_chunksize=10)
+    listed("old.stream.arrow", False, list(streams("old.stream.arrow")))
 
 
 def make_opaque(samples):

@@ -301,6 +301,30 @@ class TensorStore(Writer):
         ready(self.path)
 
 
+class Ocdbt(TensorStore):
+    """As Orbax has it write by default: all keys in one database."""
+
+    def _open(self, name):
+        import tensorstore
+
+        metadata = {"shape": [ROWS], "dtype": "<f4", "chunks": [ROWS // 2], "compressor": None}
+        base = f"file://{self.path}/"
+        spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": name + "/"}}
+        return tensorstore.open(spec | {"metadata": metadata}, create=True).result()
+
+
+class Orbax(Writer):
+    """A step of a run."""
+
+    def sharded(self):
+        import orbax.checkpoint as ocp
+
+        with ocp.CheckpointManager(os.path.join(self.directory, "run")) as manager:
+            manager.save(1, args=ocp.args.StandardSave({"params": values()}))
+            manager.wait_until_finished()
+        return os.path.join(self.directory, "run", "1")
+
+
 class TensorBoard(Writer):
     """tensorboardX."""
 
@@ -459,6 +483,8 @@ WRITERS = {
     "zarr 2": Zarr2,
     "zarr 3": Zarr,
     "TensorStore": TensorStore,
+    "TensorStore, OCDBT": Ocdbt,
+    "Orbax": Orbax,
     "tensorboardX": TensorBoard,
     "smdebug": Smdebug,
     "raw bytes": Raw,
@@ -470,6 +496,7 @@ WRITERS = {
 if __name__ == "__main__":
     directory, writer, way = sys.argv[1:]
     os.environ.setdefault("SMDEBUG_LOG_LEVEL", "error")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.makedirs(directory, exist_ok=True)
     writer = WRITERS[writer](directory)
     act = getattr(writer, way, None)

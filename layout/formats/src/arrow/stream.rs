@@ -12,9 +12,10 @@ use crate::found::Out;
 use crate::limits::TENSORS_MAX;
 use crate::source::{Source, read_exact, read_up_to};
 
-/// What a message begins with since version 0.15; its length is behind it.
+/// What a message begins with since version 0.15; its length is behind it. Before that it was the length alone.
 const MARK: [u8; 4] = [0xff; 4];
 const PREFIX: u64 = 8;
+const OLD_PREFIX: u64 = 4;
 /// The most of what a message says of itself.
 const MESSAGE_MAX: u32 = FOOTER_MAX as u32;
 /// Messages by their numbers.
@@ -28,10 +29,17 @@ pub(crate) fn starts(head: &[u8]) -> bool {
     len.zip(number(8)).is_some_and(|(len, root)| root % 4 == 0 && (4..len).contains(&root))
 }
 
+/// True if a message of before version 0.15 may begin so. Its table, too, begins at a multiple of eight bytes.
+pub(crate) fn starts_old(head: &[u8]) -> bool {
+    let number = |at: usize| head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+    let len = number(0).filter(|len| len % 8 == 4 && *len <= MESSAGE_MAX);
+    len.zip(number(4)).is_some_and(|(len, root)| root % 4 == 0 && (4..len).contains(&root))
+}
+
 /// What is at a place of a stream.
 enum Next {
-    /// A message that says so many bytes of itself.
-    Message(u32),
+    /// A message of which so many bytes are its prefix, and that says so many of itself.
+    Message(u64, u32),
     /// The end of the stream, in so many bytes.
     End(u64),
     /// The end of the file within either.
@@ -39,17 +47,21 @@ enum Next {
     Other,
 }
 
-fn next(source: &dyn Source, at: u64) -> Result<Next> {
+/// `is_old`: messages need no mark.
+fn next(source: &dyn Source, at: u64, is_old: bool) -> Result<Next> {
     let mut prefix = [0; PREFIX as usize];
     let len = read_up_to(source, at, &mut prefix)?;
     let (mark, number) = prefix.split_at(MARK.len());
+    let old = mark.try_into().map(u32::from_le_bytes).unwrap_or_default();
     Ok(match u32::from_le_bytes(number.try_into().unwrap_or_default()) {
         // As it was before the mark.
         _ if len >= mark.len() && mark == [0; 4] => Next::End(mark.len() as u64),
         _ if len < prefix.len() && MARK.starts_with(&mark[..len.min(mark.len())]) => Next::Cut,
+        _ if is_old && len < mark.len() => Next::Cut,
+        _ if is_old && mark != MARK && old % 8 == 4 && i32::try_from(old).is_ok() => Next::Message(OLD_PREFIX, old),
         _ if mark != MARK => Next::Other,
         0 => Next::End(PREFIX),
-        len if i32::try_from(len).is_ok() => Next::Message(len),
+        len if i32::try_from(len).is_ok() => Next::Message(PREFIX, len),
         _ => Next::Other,
     })
 }
@@ -57,14 +69,21 @@ fn next(source: &dyn Source, at: u64) -> Result<Next> {
 pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let size = source.size()?;
     let (mut at, mut schema, mut messages) = (0, None::<Schema>, 0);
+    // Of this stream.
+    let mut is_old = false;
     while at < size {
         // Those without columns give nothing, so that nobody else counts them.
         messages += 1;
         if messages > TENSORS_MAX {
             return too_much(format!("an Arrow stream of more than {TENSORS_MAX} messages"));
         }
-        let len = match (next(source, at)?, &schema) {
-            (Next::Message(len), _) => len,
+        if schema.is_none() {
+            let mut head = [0; PREFIX as usize];
+            let len = read_up_to(source, at, &mut head)?;
+            is_old = starts_old(&head[..len]);
+        }
+        let (prefix, len) = match (next(source, at, is_old)?, &schema) {
+            (Next::Message(prefix, len), _) => (prefix, len),
             (Next::End(more), Some(_)) => {
                 (at, schema) = (at + more, None);
                 out.found.end = at;
@@ -74,7 +93,7 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
             (Next::Other, Some(_)) => return wrong(out, "an Arrow stream with something else between its batches"),
             _ => return behind(at, size, out),
         };
-        let end = (at + PREFIX).saturating_add(len.into());
+        let end = (at + prefix).saturating_add(len.into());
         if end > size {
             return if schema.is_some() { cut(out) } else { behind(at, size, out) };
         }
@@ -82,7 +101,7 @@ pub(crate) fn recognise(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()
             return too_much(format!("an Arrow stream with a message that says {len} bytes of itself"));
         }
         let mut bytes = vec![0; len as usize];
-        read_exact(source, at + PREFIX, &mut bytes)?;
+        read_exact(source, at + prefix, &mut bytes)?;
         at = match &schema {
             Some(schema) => match message(&bytes, schema, end, size, out) {
                 Err(Fault::Malformed(why)) => return wrong(out, why),

@@ -216,3 +216,44 @@ fn streams_among_other_bytes() {
     opaque(parts[1], "no format");
     opaque(&[&b"\xff\xff\xff\xff\x40\0\0\0\x10\0\0\0"[..], &[0; 200]].concat(), "no format");
 }
+
+/// Streams of before version 0.15: three, of which the last one has marks.
+#[test]
+fn streams_without_marks() {
+    let whole = sample("old.stream.arrow");
+    let found = survives(&whole);
+    assert_eq!((found.format, found.reason, found.cut, found.bad_frames), (Format::Arrow, None, false, 0));
+    let all = found.tensors;
+    assert!(all > 30, "{all}");
+    let (mut before, mut cut) = (0, 0);
+    for len in 0..whole.len() {
+        let some = survives(&whole[..len]);
+        assert!((before..=all).contains(&some.tensors) && some.bad_frames == 0, "{len}: {:?}", some.reason);
+        (before, cut) = (some.tensors, cut + usize::from(some.cut));
+    }
+    assert!(cut > whole.len() / 2, "{cut}");
+    for more in [&[0; 600][..], b"ARROW1\0\0", &[0xff; 40], &[7; 40], b"\x4c\0\0\0\x10\0\0\0 and more"] {
+        let found = survives(&[&whole, more].concat());
+        assert_eq!((found.tensors, found.bad_frames, found.cut), (all, 0, false));
+        assert!(found.reason.unwrap().contains("behind the stream"));
+    }
+    // The first message, and then what is none.
+    let first = 4 + u32::from_le_bytes(whole[..4].try_into().unwrap()) as usize;
+    for more in [&b"something else"[..], &[1; 40]] {
+        let found = survives(&[&whole[..first], more].concat());
+        assert_eq!((found.bad_frames, found.cut), (1, false), "{:?}", found.reason);
+    }
+    let mut refused = 0;
+    for at in (0..whole.len() - 4).step_by(4) {
+        for number in [0, 4, 0x1c, 0x7fff_fffc, 0xffff_fff0, 0xffff_ffff_u32] {
+            let mut bytes = whole.clone();
+            bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+            refused += usize::from(survives(&bytes).reason.is_some());
+        }
+    }
+    assert!(refused > 500, "{refused}");
+    // What only begins as one, in any of its lengths.
+    for len in (4..6000_u32).step_by(40) {
+        opaque(&[&len.to_le_bytes()[..], &16_u32.to_le_bytes(), &[0; 8000]].concat(), "no format");
+    }
+}
