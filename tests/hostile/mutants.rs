@@ -75,13 +75,13 @@ macro_rules! targets {
 
 targets!(
     record description block handover answers log tfrecord safetensors npy npz shards plan arrays ocdbt
-    ocdbt_bodies gguf hdf5 arrow bare ends torch
+    ocdbt_bodies gguf hdf5 arrow bare ends torch within
 );
 
 /// Targets that readers run, asked by a command; asked by a server; and what is no file of a user's, but of a pool, of
 /// the server before, or what a reader says.
-const BY_COMMANDS: [&str; 10] =
-    ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "bare", "ends", "torch"];
+const BY_COMMANDS: [&str; 11] =
+    ["tfrecord", "safetensors", "npy", "npz", "gguf", "hdf5", "arrow", "bare", "ends", "torch", "within"];
 const BY_SERVERS: [(&str, &str); 2] = [("plan", ".metadata"), ("shards", "model.safetensors.index.json")];
 /// What commands ask readers of files of these names.
 const BY_NAMES: [&str; 3] = ["arrays", "ocdbt", "ocdbt_bodies"];

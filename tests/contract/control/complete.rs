@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use tensorfs_tests::databases::{MANIFEST, wrapped};
-use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors, samples, wait_until};
+use tensorfs_tests::{Call, HostCalls, Mount, Rule, Setup, on_mounts, safetensors, samples};
 
 use super::attribute;
 
@@ -36,6 +37,21 @@ fn weights() -> Vec<u8> {
     safetensors(&[("a", &[1; 5000]), ("b", &[2; 10])])
 }
 
+/// So long whoever asks waits for a close that has returned, and of which the kernel has not told yet.
+const CLOSE_WAIT: Duration = Duration::from_millis(200);
+
+/// Writes a file, and asks about it until it is known that nobody writes it any more: what somebody writes is
+/// incomplete. What is cut short is, too, but that is said at once.
+#[track_caller]
+fn put(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    fs::write(&path, bytes).unwrap();
+    let is_heard_of = |_| {
+        let begun = Instant::now();
+        attribute(path.as_ref(), "complete") != Ok("incomplete".to_owned()) || begun.elapsed() < CLOSE_WAIT
+    };
+    let _ = (0..20).any(is_heard_of);
+}
+
 #[track_caller]
 fn is_none_yet(dir: &Path, when: &str) {
     let said = attribute(dir, "complete");
@@ -48,13 +64,13 @@ fn grows(dir: &Path, steps: &[(&str, Vec<u8>)]) {
     for (name, bytes) in steps {
         is_none_yet(dir, &format!("before {name}"));
         fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
-        fs::write(dir.join(name), &bytes[..bytes.len() - 1]).unwrap();
+        put(dir.join(name), &bytes[..bytes.len() - 1]);
         is_none_yet(dir, &format!("part of {name}"));
-        fs::write(dir.join(name), bytes).unwrap();
+        put(dir.join(name), bytes);
     }
     assert_eq!(attribute(dir, "complete").unwrap(), "complete", "{}", dir.display());
     // Something else that is not whole.
-    fs::write(dir.join("more.safetensors"), &weights()[..20]).unwrap();
+    put(dir.join("more.safetensors"), &weights()[..20]);
     assert_eq!(attribute(dir, "complete").unwrap(), "incomplete");
     fs::remove_file(dir.join("more.safetensors")).unwrap();
 }
@@ -90,9 +106,9 @@ fn a_directory_is_complete_when_all_of_it_is_there(setup: Setup) {
     assert_eq!(attribute(&mount.at("checkpoint-12"), "complete").unwrap(), "incomplete");
     drop(held);
     let away = dir("away");
-    fs::write(away.join("a.bin.index.json"), r#"{"weight_map":{"a":"../checkpoint-12/model.safetensors"}}"#).unwrap();
+    put(away.join("a.bin.index.json"), r#"{"weight_map":{"a":"../checkpoint-12/model.safetensors"}}"#);
     assert_eq!(attribute(&away, "complete").unwrap(), "incomplete");
-    fs::write(dir("text").join("notes.txt"), "nothing").unwrap();
+    put(dir("text").join("notes.txt"), "nothing");
     assert_eq!(attribute(&mount.at("text"), "complete"), Err(Errno::ENODATA));
     assert_eq!(attribute(&mount.at("text/notes.txt"), "complete"), Err(Errno::ENODATA));
     assert_eq!(attribute(&mount.at("checkpoint-12/model.safetensors"), "complete").unwrap(), "complete");
@@ -114,7 +130,7 @@ fn a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there(setup:
     grows(&dir, &[(".metadata", plan.clone()), ("__0_0.distcp", part.clone())]);
     let is_whole = || attribute(&dir, "complete");
     let with = |name: &str, bytes: &[u8]| {
-        fs::write(dir.join(name), bytes).unwrap();
+        put(dir.join(name), bytes);
         is_whole().unwrap()
     };
     for end in (0..plan.len()).step_by(97) {
@@ -147,7 +163,7 @@ fn a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there(setup:
     fs::create_dir(dir.join("__0_0.distcp")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
     fs::remove_dir(dir.join("__0_0.distcp")).unwrap();
-    fs::write(mount.at("elsewhere"), &part).unwrap();
+    put(mount.at("elsewhere"), &part);
     std::os::unix::fs::symlink(mount.at("elsewhere"), dir.join("__0_0.distcp")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
 }
@@ -162,7 +178,7 @@ fn an_index_may_name_more_tensors_than_its_parts_have(setup: Setup) {
     }
     let dir = mount.at("run/step-5");
     fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("m.safetensors"), weights()).unwrap();
+    put(dir.join("m.safetensors"), weights());
     let verify = || mount.tensorfs(["verify", dir.to_str().unwrap()]).status.code();
     for is_sealed in [false, true] {
         if is_sealed {
@@ -171,7 +187,7 @@ fn an_index_may_name_more_tensors_than_its_parts_have(setup: Setup) {
         for names in [&["a", "b"][..], &["a", "b", "c"]] {
             let map: Vec<String> = names.iter().map(|name| format!("\"{name}\":\"m.safetensors\"")).collect();
             let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
-            fs::write(dir.join("m.safetensors.index.json"), index).unwrap();
+            put(dir.join("m.safetensors.index.json"), index);
             assert_eq!(attribute(&dir, "complete").unwrap(), "complete", "{names:?}");
             assert_eq!(verify(), Some(0), "{names:?}");
         }
@@ -188,9 +204,9 @@ fn a_part_that_is_a_link_is_none_for_whatever_looks_at_it(setup: Setup) {
     }
     let dir = mount.at("run/step-5");
     fs::create_dir_all(&dir).unwrap();
-    fs::write(mount.at("real"), weights()).unwrap();
+    put(mount.at("real"), weights());
     std::os::unix::fs::symlink("../../real", dir.join("m.safetensors")).unwrap();
-    fs::write(dir.join("m.safetensors.index.json"), r#"{"weight_map":{"a":"m.safetensors"}}"#).unwrap();
+    put(dir.join("m.safetensors.index.json"), r#"{"weight_map":{"a":"m.safetensors"}}"#);
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
     for (command, status) in [("verify", 5), ("tensors", 1)] {
         let output = mount.tensorfs([command, dir.to_str().unwrap()]);
@@ -209,15 +225,15 @@ fn what_lies_deep_below_a_checkpoint_is_part_of_it(setup: Setup) {
     }
     let checkpoint = mount.at("run/checkpoint_7");
     fs::create_dir_all(&checkpoint).unwrap();
-    fs::write(checkpoint.join("random_states_0.pkl"), "anything").unwrap();
-    fs::write(checkpoint.join("model.safetensors"), weights()).unwrap();
+    put(checkpoint.join("random_states_0.pkl"), "anything");
+    put(checkpoint.join("model.safetensors"), weights());
     assert_eq!(attribute(&checkpoint, "complete").unwrap(), "complete");
     for below in ["1/2/3/4/5/6/x.safetensors", "checkpoint-best/x.safetensors", "checkpoint-/x.safetensors"] {
         let path = checkpoint.join(below);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, &weights()[..20]).unwrap();
+        put(&path, &weights()[..20]);
         assert_eq!(attribute(&checkpoint, "complete").unwrap(), "incomplete", "{below}");
-        fs::write(&path, weights()).unwrap();
+        put(&path, weights());
         assert_eq!(attribute(&checkpoint, "complete").unwrap(), "complete", "{below}");
     }
     fs::remove_file(checkpoint.join("random_states_0.pkl")).unwrap();
@@ -244,28 +260,28 @@ fn a_plan_below_a_checkpoint_is_part_of_it(setup: Setup) {
     ];
     for (name, bytes) in &files {
         fs::create_dir_all(checkpoint.join(name).parent().unwrap()).unwrap();
-        fs::write(checkpoint.join(name), bytes).unwrap();
+        put(checkpoint.join(name), bytes);
     }
-    fs::write(checkpoint.join("model.safetensors"), weights()).unwrap();
-    fs::write(checkpoint.join("trainer_state.json"), "{}\n").unwrap();
+    put(checkpoint.join("model.safetensors"), weights());
+    put(checkpoint.join("trainer_state.json"), "{}\n");
     let named = (Some(0), checkpoint.to_str().unwrap().to_owned());
     let is_whole = || attribute(&checkpoint, "complete").unwrap();
     assert_eq!((is_whole(), latest(&mount, &mount.at("run"))), ("complete".to_owned(), named));
     for (name, bytes) in &files {
         let path = checkpoint.join(name);
-        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        put(&path, &bytes[..bytes.len() - 1]);
         assert_eq!(is_whole(), "incomplete", "{name} is cut");
         if !name.ends_with(".json") {
             fs::remove_file(&path).unwrap();
             assert_eq!(is_whole(), "incomplete", "{name} is missing");
             assert_eq!(latest(&mount, &mount.at("run")).0, Some(1), "{name}");
         }
-        fs::write(&path, bytes).unwrap();
+        put(&path, bytes);
         assert_eq!(is_whole(), "complete", "{name}");
     }
     // What a trainer's own lacks is not lacking here.
     fs::create_dir_all(checkpoint.join("1/checkpoint-3")).unwrap();
-    fs::write(checkpoint.join("1/checkpoint-3/.metadata"), "none").unwrap();
+    put(checkpoint.join("1/checkpoint-3/.metadata"), "none");
     assert_eq!(is_whole(), "complete");
 }
 
@@ -294,11 +310,8 @@ fn what_is_more_than_is_looked_at_is_not_called_incomplete(setup: Setup) {
         (&[(index, one.as_bytes()), ("1.safetensors", &weights()), ("x.safetensors", &part)], Ok("complete")),
     ] {
         fs::create_dir(&dir).unwrap();
-        files.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
+        files.iter().for_each(|(name, bytes)| put(dir.join(name), bytes));
         let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
-        // The kernel tells of it after `close` has returned; until then somebody writes the file for all that is known.
-        let is_closed = |name: &&str| attribute(&dir.join(name), "state").unwrap() != "open";
-        wait_until("the closes are heard of", || names.iter().all(is_closed));
         assert_eq!(said(), expected.map(str::to_owned), "{names:?}");
         // Sealed it is no other.
         for (name, _) in files {
@@ -319,8 +332,8 @@ fn a_directory_of_lightnings_is_complete_with_what_it_writes_last(setup: Setup) 
     let planned = |name: &str| {
         let dir = mount.at(name);
         fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("__0_0.distcp"), sample("torch2-dcp.distcp")).unwrap();
-        fs::write(dir.join(".metadata"), sample("torch2-dcp.metadata")).unwrap();
+        put(dir.join("__0_0.distcp"), sample("torch2-dcp.distcp"));
+        put(dir.join(".metadata"), sample("torch2-dcp.metadata"));
         dir
     };
     let meta = sample("torch2-tensor.pt");
@@ -329,10 +342,10 @@ fn a_directory_of_lightnings_is_complete_with_what_it_writes_last(setup: Setup) 
         let dir = planned(name);
         assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete", "{name}");
         for end in [0, 40, meta.len() / 2, meta.len() - 1] {
-            fs::write(dir.join("meta.pt"), &meta[..end]).unwrap();
+            put(dir.join("meta.pt"), &meta[..end]);
             assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete", "{name} to {end}");
         }
-        fs::write(dir.join("meta.pt"), &meta).unwrap();
+        put(dir.join("meta.pt"), &meta);
         assert_eq!(attribute(&dir, "complete").unwrap(), "complete", "{name}");
     }
     assert_eq!(attribute(&planned("other/of-no-name"), "complete").unwrap(), "complete");
@@ -342,7 +355,7 @@ fn a_directory_of_lightnings_is_complete_with_what_it_writes_last(setup: Setup) 
 fn write(mount: &Mount, name: &str, bytes: &[u8]) {
     let path = mount.at(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
+    put(path, bytes);
 }
 
 /// Proves T13.
@@ -430,7 +443,7 @@ fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for path in fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
         let to = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy_all(&path, &to) } else { assert!(fs::copy(path, to).is_ok()) }
+        if path.is_dir() { copy_all(&path, &to) } else { put(&to, fs::read(&path).unwrap()) }
     }
 }
 
@@ -444,8 +457,8 @@ fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
     let save = |name: &str| {
         let dir = run.join(name);
         copy_all(&samples().with_file_name("databases/database-merged"), &dir.join("default"));
-        fs::write(dir.join("default/_METADATA"), "anything").unwrap();
-        fs::write(dir.join("_CHECKPOINT_METADATA"), "{\"item_handlers\": {}}").unwrap();
+        put(dir.join("default/_METADATA"), "anything");
+        put(dir.join("_CHECKPOINT_METADATA"), "{\"item_handlers\": {}}");
         dir
     };
     save("1");
@@ -470,7 +483,7 @@ fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
         (&manifest[..manifest.len() - 1], Ok("incomplete")),
         (&manifest, Ok("complete")),
     ] {
-        fs::write(dir.join("default/manifest.ocdbt"), bytes).unwrap();
+        put(dir.join("default/manifest.ocdbt"), bytes);
         assert_eq!(attribute(&dir, "complete").as_deref().map_err(|errno| *errno), said);
     }
     let data = fs::read_dir(dir.join("default/ocdbt.process_1/d")).unwrap().map(|entry| entry.unwrap().path());
@@ -482,13 +495,13 @@ fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
             needed += 1;
             assert_eq!(latest(&mount, &run), before);
         }
-        fs::write(&file, bytes).unwrap();
+        put(&file, bytes);
     }
     assert_eq!((needed, attribute(&dir, "complete").unwrap().as_str()), (3, "complete"));
     fs::remove_file(dir.join("default/manifest.ocdbt")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
     assert_eq!(latest(&mount, &run), before);
-    fs::write(run.join("1/_CHECKPOINT_METADATA"), "{\"item").unwrap();
+    put(run.join("1/_CHECKPOINT_METADATA"), "{\"item");
     assert_eq!(latest(&mount, &run).0, Some(1));
 }
 
@@ -510,11 +523,11 @@ fn a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so(setup
             ("optimizer.bin", fs::read(samples().join("torch2-tensor.pt")).unwrap()),
             ("random_states_0.pkl", Vec::new()),
         ] {
-            fs::write(checkpoint.join(name), bytes).unwrap();
+            put(checkpoint.join(name), bytes);
             assert_eq!(is_whole().unwrap(), "incomplete", "{name}");
             assert_eq!(latest(&mount, &checkpoint).0, Some(1), "{name}");
         }
-        fs::write(checkpoint.join("random_states_0.pkl"), "anything").unwrap();
+        put(checkpoint.join("random_states_0.pkl"), "anything");
         assert_eq!(is_whole().unwrap(), "complete");
         fs::remove_file(checkpoint.join("random_states_1.pkl")).unwrap();
         assert_eq!(is_whole().unwrap(), "complete", "nothing says how many there were");
@@ -542,9 +555,9 @@ fn the_latest_is_the_newest_that_is_complete(setup: Setup) {
     let mut last = None;
     for step in 0..12 {
         let path = run.join(format!("step-{step}.safetensors"));
-        fs::write(&path, &weights()[..30]).unwrap();
+        put(&path, &weights()[..30]);
         assert_eq!(latest(&mount, &run), last.as_ref().map_or((Some(1), String::new()), named), "{step}");
-        fs::write(&path, weights()).unwrap();
+        put(&path, weights());
         assert_eq!(latest(&mount, &run), named(&path));
         last = Some(path);
     }
@@ -552,17 +565,17 @@ fn the_latest_is_the_newest_that_is_complete(setup: Setup) {
     tensorfs_tests::shell(&run, "touch -d 2020-01-01T00:00:00 step-*");
     assert_eq!(latest(&mount, &run), named(&run.join("step-11.safetensors")));
     fs::create_dir(run.join("tmp-checkpoint-3")).unwrap();
-    fs::write(run.join("tmp-checkpoint-3/model.safetensors"), weights()).unwrap();
+    put(run.join("tmp-checkpoint-3/model.safetensors"), weights());
     fs::create_dir(run.join("checkpoint-3")).unwrap();
-    fs::write(run.join("checkpoint-3/model.safetensors"), weights()).unwrap();
+    put(run.join("checkpoint-3/model.safetensors"), weights());
     assert_eq!(latest(&mount, &run), named(&run.join("step-11.safetensors")));
     let text = mount.tensorfs_ok(["latest", "--json", run.to_str().unwrap()]);
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(line["kind"], "file");
     assert_eq!(line["incomplete"][0], run.join("checkpoint-3").to_str().unwrap());
-    fs::write(run.join("checkpoint-3/trainer_state.json"), "{}\n").unwrap();
+    put(run.join("checkpoint-3/trainer_state.json"), "{}\n");
     assert_eq!(latest(&mount, &run), named(&run.join("checkpoint-3")));
-    fs::write(run.join("cut.safetensors"), &weights()[..30]).unwrap();
+    put(run.join("cut.safetensors"), &weights()[..30]);
     let listed = mount.tensorfs_ok(["ls", "--complete", run.to_str().unwrap()]);
     assert!(listed.contains("checkpoint-3/") && listed.contains("step-0.safetensors"), "{listed}");
     assert!(!listed.contains("cut.safetensors") && !listed.contains("tmp-"), "{listed}");
@@ -580,12 +593,12 @@ fn the_latest_is_no_part_of_a_checkpoint(setup: Setup) {
     let run = mount.at("run");
     fs::create_dir_all(run.join("step-400")).unwrap();
     let before = run.join("step-400/model.safetensors");
-    fs::write(&before, weights()).unwrap();
+    put(&before, weights());
     let named = (Some(0), before.to_str().unwrap().to_owned());
     let saved = |dir: &str, names: &[&str]| {
         fs::create_dir(run.join(dir)).unwrap();
         for name in names {
-            fs::write(run.join(dir).join(name), weights()).unwrap();
+            put(run.join(dir).join(name), weights());
         }
     };
     saved("step-500", &["model-00001-of-00002.safetensors"]);
@@ -598,7 +611,7 @@ fn the_latest_is_no_part_of_a_checkpoint(setup: Setup) {
     saved("checkpoint_8", &["model.safetensors"]);
     assert_eq!(latest(&mount, &run), named);
     let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
-    fs::write(run.join("step-501/model.safetensors.index.json"), index).unwrap();
+    put(run.join("step-501/model.safetensors.index.json"), index);
     assert_eq!(latest(&mount, &run), (Some(0), run.join("step-501").to_str().unwrap().to_owned()));
 }
 
@@ -714,12 +727,9 @@ fn the_latest_is_nothing_of_a_directory_that_cannot_be_judged(setup: Setup) {
     }
     let dir = mount.at("run/step-1");
     fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("model.safetensors"), weights()).unwrap();
+    put(dir.join("model.safetensors"), weights());
     mount.tensorfs_ok(["seal", dir.join("model.safetensors").to_str().unwrap()]);
-    fs::write(dir.join("model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#).unwrap();
-    // The kernel says of a close when it likes, and what is open is not looked at.
-    let index = dir.join("model.safetensors.index.json");
-    wait_until("its close is heard of", || attribute(&index, "state").unwrap() != "open");
+    put(dir.join("model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#);
     let failing = calls.add(Rule::of(Call::Read).on("/segments/").error(nix::libc::EIO));
     assert_eq!(attribute(&dir, "complete"), Err(Errno::EIO));
     assert_eq!(attribute(&dir.join("model.safetensors"), "complete").unwrap(), "complete", "its seal says so");
@@ -740,7 +750,7 @@ fn all_that_is_complete_is_listed_and_no_part_of_what_is_not(setup: Setup) {
     let write = |name: &str, bytes: &[u8]| {
         let path = mount.at("run").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
+        put(path, bytes);
     };
     let index = br#"{"weight_map":{"a":"m1.safetensors","b":"m2.safetensors"}}"#;
     for dir in ["checkpoint-1", "checkpoint-2", "sharded", "checkpoint-2/checkpoint-3"] {
@@ -781,15 +791,15 @@ fn of_a_newer_one_that_nobody_can_judge_something_is_said(setup: Setup) {
         (output.status.code(), out, errors)
     };
     fs::create_dir(&run).unwrap();
-    fs::write(run.join("step-1.pt"), fs::read(samples().join("torch2-tensor.pt")).unwrap()).unwrap();
+    put(run.join("step-1.pt"), fs::read(samples().join("torch2-tensor.pt")).unwrap());
     assert_eq!(says("latest").2, "");
-    fs::write(run.join("step-0.pt"), "of no format that is known").unwrap();
+    put(run.join("step-0.pt"), "of no format that is known");
     tensorfs_tests::shell(&run, "touch -d 2020-01-01T00:00:00 step-0.pt");
     assert_eq!(says("latest").2, "", "it is older");
-    fs::write(run.join("step-2.pt"), "of no format that is known").unwrap();
+    put(run.join("step-2.pt"), "of no format that is known");
     fs::create_dir(run.join("checkpoint-3")).unwrap();
-    fs::write(run.join("checkpoint-3/tf_model.h5"), fs::read(samples().join("plain.h5")).unwrap()).unwrap();
-    fs::write(run.join("checkpoint-3/trainer_state.json"), "{}\n").unwrap();
+    put(run.join("checkpoint-3/tf_model.h5"), fs::read(samples().join("plain.h5")).unwrap());
+    put(run.join("checkpoint-3/trainer_state.json"), "{}\n");
     let (status, out, errors) = says("latest");
     assert_eq!((status, out.trim_end()), (Some(0), run.join("step-1.pt").to_str().unwrap()));
     assert!(errors.contains("step-2.pt: whether") && errors.contains("checkpoint-3: whether"), "{errors}");
@@ -817,7 +827,7 @@ fn the_latest_may_be_called_as_that_of_a_run_is(setup: Setup) {
         let run = mount.at(format!("run-{n}"));
         fs::create_dir(&run).unwrap();
         for name in names {
-            fs::write(run.join(name), &torch).unwrap();
+            put(run.join(name), &torch);
             if name.ends_with(".txt") {
                 continue;
             }
@@ -834,11 +844,10 @@ fn a_directory_of_many_names_is_not_taken_for_a_checkpoint(setup: Setup) {
     }
     let run = mount.at("run");
     fs::create_dir_all(run.join("checkpoint-9")).unwrap();
-    fs::write(run.join("checkpoint-9/model.safetensors"), weights()).unwrap();
-    fs::write(run.join("checkpoint-9/model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#)
-        .unwrap();
+    put(run.join("checkpoint-9/model.safetensors"), weights());
+    put(run.join("checkpoint-9/model.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors"}}"#);
     fs::create_dir(run.join("step-1")).unwrap();
-    fs::write(run.join("step-1/model.safetensors"), weights()).unwrap();
+    put(run.join("step-1/model.safetensors"), weights());
     for n in 0..65_540 {
         std::os::unix::fs::symlink("nowhere", run.join(format!("log-{n}"))).unwrap();
     }
@@ -846,9 +855,9 @@ fn a_directory_of_many_names_is_not_taken_for_a_checkpoint(setup: Setup) {
     assert_eq!(latest(&mount, &run), (Some(0), run.join("step-1/model.safetensors").to_str().unwrap().to_owned()));
     // It is called as a trainer's, however many there are beside it.
     assert_eq!(attribute(&run.join("checkpoint-9"), "complete").unwrap(), "incomplete");
-    fs::write(run.join("checkpoint-9/trainer_state.json"), "{}\n").unwrap();
+    put(run.join("checkpoint-9/trainer_state.json"), "{}\n");
     assert_eq!(attribute(&run.join("checkpoint-9"), "complete").unwrap(), "complete");
-    fs::write(run.join("trainer_state.json"), "{}\n").unwrap();
+    put(run.join("trainer_state.json"), "{}\n");
     assert_eq!(attribute(&run, "complete"), Err(Errno::E2BIG));
 }
 
@@ -860,7 +869,7 @@ fn a_checkpoint_that_is_not_complete_is_named_by_whatever_looks_at_it(setup: Set
     }
     let dir = mount.at("checkpoint-9");
     fs::create_dir(&dir).unwrap();
-    fs::write(dir.join("model.safetensors"), weights()).unwrap();
+    put(dir.join("model.safetensors"), weights());
     let says = |command: &[&str]| {
         mount.tensorfs_ok(["seal", dir.to_str().unwrap()]);
         let output = mount.tensorfs(command.iter().copied().chain([dir.to_str().unwrap()]));
@@ -873,13 +882,12 @@ fn a_checkpoint_that_is_not_complete_is_named_by_whatever_looks_at_it(setup: Set
     assert_eq!((status, &line["kind"], &line["state"]), (Some(5), &"checkpoint".into(), &"incomplete".into()));
     let (status, text) = says(&["ls"]);
     assert!(status == Some(0) && text.contains("checkpoint-9: incomplete: what is written last"), "{text}");
-    fs::write(dir.join("trainer_state.json"), "{}\n").unwrap();
+    put(dir.join("trainer_state.json"), "{}\n");
     let (status, text) = says(&["verify"]);
     assert!(status == Some(0) && !text.contains("incomplete"), "{text}");
     assert!(!says(&["ls"]).1.contains("incomplete"));
     // What its index lacks is named once.
-    fs::write(dir.join("x.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors","b":"n.safetensors"}}"#)
-        .unwrap();
+    put(dir.join("x.safetensors.index.json"), r#"{"weight_map":{"a":"model.safetensors","b":"n.safetensors"}}"#);
     let (status, text) = says(&["verify"]);
     assert!(status == Some(5) && text.contains("n.safetensors is missing") && !text.contains("written last"), "{text}");
 }
