@@ -170,6 +170,13 @@ fn what_has_left_is_read_before_it_is_back(setup: Setup) {
     let hidden: Vec<_> = hidden.into_iter().filter(|(_, bytes)| bytes.len() == size && *bytes != of[2]).collect();
     assert_eq!(hidden.len(), 3);
     hidden.iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
+    // A tensor brings its own bytes alone.
+    let tensor = fs::read(own.mount.at(".tensorfs/tensors/model.safetensors/t2.npy")).unwrap();
+    assert!(tensor.ends_with(&of[2]));
+    let told = own.mount.tensorfs_ok(["stat", text(&path), "t2"]);
+    assert!(told.contains("mean") && own.mount.tensorfs_ok(["tensors", text(&path)]).contains("t3"), "{told}");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(!own.mount.log().contains("not brought"), "{}", own.mount.log());
     let file = File::open(&path).unwrap();
     let begin = whole.len() as u64 - (tensors - 2) * size as u64;
     let mut bytes = vec![0; size];
@@ -253,11 +260,12 @@ fn a_file_that_has_left_takes_no_room_and_comes_back_when_it_is_wanted(setup: Se
     assert!(mapped == Pattern(1).bytes(0, SIZE));
     drop(file);
     assert!(fs::read(own.mount.at(".tensorfs/tensors/run/model.safetensors/weights.npy")).unwrap().ends_with(&weights));
+    assert_eq!(own.state("run/model.safetensors"), "away", "only the tensor has come");
     own.has("three", 3);
     own.mount.tensorfs_ok(["tier", "move", text(&own.mount.at("run/f4")), "pm"]);
     xattr::set(&own.mount.at("run/f5"), "user.tensorfs.tier", b"pm", 0).unwrap();
     assert_eq!(["run/f0", "run/f3", "run/f4", "run/f5"].map(|name| own.state(name)), ["sealed"; 4]);
-    assert_eq!(away(&own.mount.info()).0, 3);
+    assert_eq!(away(&own.mount.info()).0, 4);
     let mut sparse = vec![0; 8 << 20];
     sparse.extend(b"end");
     assert!(fs::read(own.mount.at("run/sparse")).unwrap() == sparse);

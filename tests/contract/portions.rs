@@ -18,6 +18,7 @@ on_mounts!(
     a_part_that_was_spoiled_is_given_to_nobody,
     what_is_read_before_it_is_here_can_be_removed_emptied_and_changed,
     who_reads_goes_on_whoever_is_killed,
+    a_tensor_that_is_read_brings_its_own_bytes,
 );
 
 /// Each of so many tensors is an object of its own.
@@ -46,6 +47,18 @@ fn of_models(setup: Setup, models: u64) -> Option<Remote> {
 struct Hidden(Vec<(PathBuf, Vec<u8>)>);
 
 impl Hidden {
+    /// All objects but those that have one of these tensors.
+    fn all_objects_but(remote: &Remote, patterns: &[u64]) -> Self {
+        let Self(mut all) = Self::all_but(remote, patterns);
+        let dirs = fs::read_dir(remote.objects()).unwrap();
+        let paths = dirs.flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap()).map(|entry| entry.unwrap().path());
+        let others: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+        let others = others.into_iter().filter(|(_, bytes)| bytes.len() != SIZE).collect::<Vec<_>>();
+        others.iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
+        all.extend(others);
+        Self(all)
+    }
+
     /// All of a tensor's length, but for these.
     fn all_but(remote: &Remote, patterns: &[u64]) -> Self {
         let kept: Vec<Vec<u8>> = patterns.iter().map(|n| Pattern(*n).bytes(0, SIZE)).collect();
@@ -277,6 +290,49 @@ fn who_reads_goes_on_whoever_is_killed(setup: Setup) {
     all_come(&mount);
     another.0.wait().unwrap();
     assert!(fs::read(&path).unwrap() == whole);
+    mount.umount();
+    mount.tensorfs_ok(["check", "--data", mount.pool().to_str().unwrap()]);
+}
+
+/// Proves E21.
+fn a_tensor_that_is_read_brings_its_own_bytes(setup: Setup) {
+    let Some(remote) = of_models(setup, 1) else { return };
+    let mut mount = remote.mount_while_away(&[]);
+    let tensors = mount.at(".tensorfs/tensors/m0");
+    let path = mount.at("m0");
+    // To list and to open waits for nothing.
+    assert_eq!(fs::read_dir(&tensors).unwrap().count() as u64, TENSORS);
+    let told = mount.tensorfs_ok(["tensors", path.to_str().unwrap()]);
+    assert!(told.contains("t5") && told.contains("t9"), "{told}");
+    let [five, six] = ["t5.npy", "t6.npy"].map(|name| File::open(tensors.join(name)).unwrap());
+    let mut five = (
+        five.try_clone().unwrap(),
+        thread::spawn(move || {
+            let (mut five, mut bytes) = (five, Vec::new());
+            five.read_to_end(&mut bytes).map(|_| bytes)
+        }),
+    );
+    // What the file begins with is not needed either.
+    let hidden = Hidden::all_objects_but(&remote, &[5]);
+    assert!(hidden.0.len() as u64 >= TENSORS && !five.1.is_finished());
+    remote.come_back();
+    let bytes = five.1.join().unwrap().unwrap();
+    assert!(bytes.ends_with(&Pattern(5).bytes(0, SIZE)) && bytes.starts_with(b"\x93NUMPY"));
+    let told = mount.tensorfs_ok(["stat", path.to_str().unwrap(), "t5"]);
+    assert!(told.contains("mean"), "{told}");
+    assert_eq!(state(&path), "away");
+    let header = bytes.len() - SIZE;
+    assert!(range(&six, 0, header.min(16)).is_err() || range(&six, header as u64, 1).is_err());
+    hidden.show(&remote);
+    assert!(range(&six, header as u64, SIZE).unwrap() == Pattern(6).bytes(0, SIZE));
+    assert!(fs::read(&path).unwrap() == model(0).0);
+    assert_eq!(state(&path), "sealed");
+    // Who has it open goes on.
+    tensorfs_tests::forget_cached_files();
+    assert!(range(&five.0, header as u64, SIZE).unwrap() == Pattern(5).bytes(0, SIZE));
+    five.0 = File::open(tensors.join("t5.npy")).unwrap();
+    assert!(range(&five.0, header as u64, SIZE).unwrap() == Pattern(5).bytes(0, SIZE));
+    drop((five.0, six));
     mount.umount();
     mount.tensorfs_ok(["check", "--data", mount.pool().to_str().unwrap()]);
 }

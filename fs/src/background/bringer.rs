@@ -402,6 +402,10 @@ impl Bringer {
 
     /// A portion of a file. The file is on its way from then on.
     fn portion(self: &Arc<Self>, (ino, is_own): (Ino, bool), which: Which, begins: bool) -> Option<BringReply> {
+        // What has no name is read by who has it open, or by nobody.
+        if begins && !self.files.store().awaited().is_away(ino) && !self.is_read(ino) {
+            return None;
+        }
         let mut state = self.state.lock();
         if begins && !state.coming.contains_key(&ino) && !state.stopped {
             if state.coming.values().filter(|coming| coming.in_portions).count() >= MOST_IN_PORTIONS {

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use parking_lot::Mutex;
 use tensorfs_formats::ocdbt::{Asked, Told};
 use tensorfs_formats::{Planned, Recognised, Sink, Source, hole_of};
-use tensorfs_layout::Ino;
 use tensorfs_layout::tree::Object;
+use tensorfs_layout::{Ino, SegmentId};
 
 use crate::budget::BUDGET;
 use crate::caller::Asker;
 use crate::error::{Fault, Host};
 use crate::file::{Files, Reading, Version};
 use crate::reader::{Ask, Decoder, Wanted};
-use crate::store::host;
+use crate::store::{Had, host};
 
 /// The bytes of a version of a file. The segment is opened when it is first read, and closed by
 /// [`SegmentBytes::close`].
@@ -43,9 +43,34 @@ impl SegmentBytes {
         if let Some(reading) = &*open {
             return Ok(reading.clone());
         }
-        let reading = Arc::new(readings.open(self.files.store().pool(), self.version.segment)?);
+        let reading = Arc::new(readings.open(self.files.store().pool(), self.segment()?)?);
         *open = Some(reading.clone());
         Ok(reading)
+    }
+
+    /// Where the bytes are: in another segment, if they were away and have come since.
+    fn segment(&self) -> io::Result<SegmentId> {
+        if !self.files.is_of_remote(&self.version) {
+            return Ok(self.version.segment);
+        }
+        let stale = || io::Error::from_raw_os_error(libc::ESTALE);
+        let now = self.files.version(self.ino).map_err(|_| stale())?;
+        if now.has_come_of(&self.version) { Ok(now.segment) } else { Err(stale()) }
+    }
+
+    /// Reads what has come of bytes that are away; none if they are here.
+    fn read_away(&self, offset: u64, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        if !self.files.is_of_remote(&self.version) {
+            return None;
+        }
+        let bytes = (offset, offset.saturating_add(buffer.len() as u64));
+        match self.files.store().awaited().had(self.ino, bytes) {
+            Had::Own => None,
+            Had::Nothing => Some(Ok(0)),
+            Had::Come(pieces) => Some(host::read_at(&*pieces, buffer, offset).map_err(Into::into)),
+            // Whoever reads them has waited for them, unless they did not come.
+            Had::Away(..) => Some(Err(io::Error::from_raw_os_error(libc::EIO))),
+        }
     }
 
     /// Closes the segment until it is read again.
@@ -165,10 +190,16 @@ impl Source for SegmentBytes {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let want = usize::try_from(self.version.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        if let Some(read) = self.read_away(offset, &mut buffer[..want]) {
+            return read;
+        }
         Ok(host::read_at(&*self.reading()?, &mut buffer[..want], offset)?)
     }
 
     fn hole(&self, offset: u64) -> io::Result<u64> {
+        if self.files.is_of_remote(&self.version) {
+            return Ok(0);
+        }
         Ok(hole_of(&*self.reading()?, offset).min(self.version.size.saturating_sub(offset)))
     }
 }

@@ -3,11 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tensorfs_formats::{Format, Source, Tensor, copy_stored, is_stored_as_read, npy_header, npy_len};
 use tensorfs_layout::{Ino, Timestamp};
 
 use crate::error::{Fault, Result};
 use crate::file::Version;
+use crate::store::{Bytes, Had, Ranges};
 
 use super::Content;
 use super::bytes::{SegmentBytes, fault};
@@ -93,6 +95,21 @@ impl OpenTensor {
         Ok(buffer)
     }
 
+    /// Bytes of the file that a read needs, and that are away; those that come first.
+    pub fn lacks(&self, content: &Content, offset: u64, size: u32) -> Option<(Ino, Bytes)> {
+        let awaited = content.files.store().awaited();
+        if !awaited.is_away(self.file) || !is_stored_as_read(&self.tensor) {
+            return None;
+        }
+        let header = (self.header.len() as u64).saturating_sub(offset).min(size.into());
+        let at = (offset + header).saturating_sub(self.header.len() as u64);
+        let (needed, mut buffer) = (Needed::default(), vec![0; size as usize - header as usize]);
+        let _ = copy_stored(&needed, &self.tensor, at, &mut buffer);
+        let needed = needed.0.into_inner();
+        let lacked = needed.each().find(|bytes| matches!(awaited.had(self.file, *bytes), Had::Away(..)));
+        lacked.map(|bytes| (self.file, bytes))
+    }
+
     fn read_bytes(&self, content: &Content, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         if is_stored_as_read(&self.tensor) {
             // They are copied from their place, which needs no reader.
@@ -114,9 +131,29 @@ impl OpenTensor {
     }
 }
 
-/// What a file is now, if it has another version's bytes in the same segment.
+/// Notes what is read, and has nothing.
+#[derive(Default)]
+struct Needed(Mutex<Ranges>);
+
+impl Source for Needed {
+    fn size(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.lock().add((offset, offset.saturating_add(buffer.len() as u64)));
+        buffer.fill(0);
+        Ok(buffer.len())
+    }
+}
+
+/// What a file is now, if it has another version's bytes in the same segment, or if that one's were away and have not
+/// come as they were.
 pub(super) fn changed(content: &Content, file: Ino, version: &Version) -> Option<Version> {
     let now = content.files.version(file).ok()?;
+    if now.segment != version.segment && content.files.is_of_remote(version) {
+        return (!now.has_come_of(version)).then_some(now);
+    }
     (now.segment == version.segment && !now.has_bytes_of(version)).then_some(now)
 }
 

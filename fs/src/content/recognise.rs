@@ -66,6 +66,17 @@ impl Content {
         }
     }
 
+    /// The tensors of a file whose bytes are away, if it is known from its seals what they are and where.
+    pub(super) fn tensors_of_away(&self, ino: Ino) -> Option<Arc<Tensors>> {
+        let version = self.files.version(ino).ok()?;
+        if let Some((tensors, _)) = self.cache.get(ino).filter(|(tensors, _)| tensors.version == version) {
+            return Some(tensors);
+        }
+        let tensors = Arc::new(self.sealed_tensors(ino, version)?);
+        self.cache.put(ino, tensors.clone(), false);
+        Some(tensors)
+    }
+
     fn look_into(
         &self,
         ino: Ino,

@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::{ControlFlow, Range};
 
-use tensorfs_formats::{Format, Source, Tensor};
+use tensorfs_formats::{Format, Source, Tensor, is_stored_as_read};
 
 use crate::file::Version;
 
@@ -106,6 +106,12 @@ impl Tensors {
             end: 0,
             tail: Vec::new(),
         })
+    }
+
+    /// True if a tensor can be read without any other bytes than its own.
+    pub fn is_alone(&self, ordinal: u32) -> bool {
+        let ByOrdinal::Kept(tensors) = &self.by_ordinal else { return false };
+        self.format != Format::TfRecord && tensors.get(ordinal).is_some_and(|tensor| is_stored_as_read(&tensor))
     }
 
     /// True of an event file that may have these tensors still, and more behind them.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorfs_layout::segment::Gone;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::clock;
@@ -89,6 +90,11 @@ impl Version {
         (self.segment, self.size, self.mtime) == (other.segment, other.size, other.mtime)
     }
 
+    /// True if the bytes of that one, which were away, have come to this one's segment.
+    pub fn has_come_of(&self, away: &Version) -> bool {
+        self.segment != away.segment && (self.size, self.mtime) == (away.size, away.mtime)
+    }
+
     /// What stands for it among readers.
     pub fn mark(&self) -> Mark {
         (self.segment.0, self.size, self.ctime.sec, self.ctime.nsec)
@@ -101,6 +107,11 @@ impl Version {
 }
 
 impl Files {
+    /// True of a version whose bytes are away, or were.
+    pub fn is_of_remote(&self, version: &Version) -> bool {
+        matches!(self.store().segments().gone(version.segment), Some(Gone::Away { .. }))
+    }
+
     /// What a regular file looks like now, if it has a segment.
     pub fn version(&self, ino: Ino) -> Result<Version> {
         let (stat, segment) = self.look_at(ino)?;

@@ -227,17 +227,28 @@ fn when_here(on: (Arc<Lanes>, Arc<Filesystem>), caller: Caller, (needs, about): 
 /// What is done with a read once its bytes are somewhere, or with the reason why they are not.
 type WhenHad = Box<dyn FnOnce(&Filesystem, Result<Had>) + Send>;
 
-/// Goes on with a read of a file whose bytes are away once those that it reads have come.
-fn when_had(on: (Arc<Lanes>, Arc<Filesystem>), caller: Caller, (ino, wanted): (Ino, Wanted), go: WhenHad) {
-    let had = on.1.had(ino, wanted.bytes);
-    if !matches!(had, Had::Away) {
-        return run_for(&on.0, &on.1, caller, (Lane::Worker, ino), move |fs| go(fs, Ok(had)));
-    }
-    let awaited = on.1.store().awaited().clone();
-    let resume = move |come: Result<()>| match come {
-        Ok(()) => when_had(on, caller, (ino, wanted), go),
-        Err(fault) => run_for(&on.0, &on.1, caller, (Lane::Worker, ino), move |fs| go(fs, Err(fault))),
+/// A read: of what, and for the kernel's cache or not.
+#[derive(Clone, Copy)]
+struct Read {
+    on: (Ino, u64),
+    bytes: (u64, u32),
+    for_cache: bool,
+}
+
+/// Goes on with a read of what is read from a file whose bytes are away, once those that it needs have come.
+fn when_had(here: (Arc<Lanes>, Arc<Filesystem>), caller: Caller, read: Read, go: WhenHad) {
+    let had = here.1.had(read.on, read.bytes);
+    let is_of_tree = here.1.is_of_tree(read.on.0);
+    let lane = (if is_of_tree { Lane::Worker } else { Lane::Reader }, read.on.0);
+    let Had::Away(ino, bytes) = had else {
+        return run_for(&here.0, &here.1, caller, lane, move |fs| go(fs, Ok(had)));
     };
+    let awaited = here.1.store().awaited().clone();
+    let resume = move |come: Result<()>| match come {
+        Ok(()) => when_had(here, caller, read, go),
+        Err(fault) => run_for(&here.0, &here.1, caller, lane, move |fs| go(fs, Err(fault))),
+    };
+    let wanted = Wanted { bytes, for_cache: read.for_cache, by_name: !is_of_tree };
     awaited.wait(caller, ino, Some(wanted), Box::new(resume));
 }
 
@@ -563,11 +574,13 @@ impl fuser::Filesystem for Adapter {
         let mut begun = self.count(asked, ("read", |c| &c.read));
         // `sendfile` and `splice` fill the kernel's cache all the same, and such a read has no owner.
         let stale = lock_owner.is_none() && self.fs.is_uncached(on.0, on.1);
-        let bytes = (offset, offset.saturating_add(size.into()));
-        let wanted = Wanted { bytes, for_cache: lock_owner.is_none() };
+        let wanted = Read { on, bytes: (offset, size), for_cache: lock_owner.is_none() };
         let go = move |fs: &Filesystem, had: Result<Had>| {
             begun.start();
-            let had = had.or_else(|fault| fs.had_in_front(on.0, wanted, fault));
+            let had = had.or_else(|fault| match wanted.for_cache {
+                true => Err(fault),
+                false => fs.had_in_front(on.0, (offset, offset.saturating_add(size.into())), fault),
+            });
             let mut reply = Some(reply);
             let take = |bytes: &[u8]| {
                 if let Some(reply) = reply.take() {
@@ -580,10 +593,10 @@ impl fuser::Filesystem for Adapter {
             }
             begun.answered(fs);
         };
-        match self.fs.had(on.0, bytes) {
-            Had::Away => {
+        match self.fs.had(on, wanted.bytes) {
+            Had::Away(..) => {
                 let here = (self.lanes.clone(), self.fs.clone());
-                when_had(here, caller(req), (on.0, wanted), Box::new(go));
+                when_had(here, caller(req), wanted, Box::new(go));
             }
             had => self.run_for(caller(req), self.fs.read_lane(on.0), on.0, move |fs| go(fs, Ok(had))),
         }

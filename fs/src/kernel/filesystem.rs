@@ -17,7 +17,7 @@ use crate::lane::Lane;
 use crate::protocol::Request;
 use crate::shares::Share;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
-use crate::store::{Bytes, Had, Space, Store, Wanted};
+use crate::store::{Bytes, Had, Space, Store};
 use crate::tree::{Change, New, Tree};
 use crate::waits;
 
@@ -118,17 +118,20 @@ impl Filesystem {
     }
 
     /// Where bytes of a file are that a request reads.
-    pub fn had(&self, ino: Ino, bytes: Bytes) -> Had {
+    pub fn had(&self, (ino, handle): (Ino, u64), (offset, size): (u64, u32)) -> Had {
         match Realm::of(ino) {
-            Realm::Tree => self.store().awaited().had(ino, bytes),
-            Realm::Control => Had::Own,
+            Realm::Tree => self.store().awaited().had(ino, (offset, offset.saturating_add(size.into()))),
+            Realm::Control => {
+                let lacked = self.control.lacks(handle, offset, size);
+                lacked.map_or(Had::Own, |(file, bytes)| Had::Away(file, bytes))
+            }
         }
     }
 
     /// Where they are if they do not all come, and a program, which is not the kernel's cache, can have fewer.
-    pub fn had_in_front(&self, ino: Ino, wanted: Wanted, fault: Fault) -> Result<Had> {
-        let can_be = !wanted.for_cache && fault.errno == libc::EIO;
-        let had = can_be.then(|| self.store().awaited().had_in_front(ino, wanted.bytes));
+    pub fn had_in_front(&self, ino: Ino, bytes: Bytes, fault: Fault) -> Result<Had> {
+        let can_be = Realm::of(ino) == Realm::Tree && fault.errno == libc::EIO;
+        let had = can_be.then(|| self.store().awaited().had_in_front(ino, bytes));
         had.flatten().ok_or(fault)
     }
 
@@ -144,7 +147,7 @@ impl Filesystem {
             Had::Own => self.read((ino, handle), offset, size, flags, take),
             Had::Come(pieces) => self.files.read_pieces(handle, pieces, (offset, size), take),
             Had::Nothing => Ok(take(&[])),
-            Had::Away => Err(Fault::new(libc::EIO)),
+            Had::Away(..) => Err(Fault::new(libc::EIO)),
         }
     }
 
@@ -328,7 +331,8 @@ impl Filesystem {
                 Some(opened) => Ok(opened),
                 None => {
                     let opened = self.files.open(caller, ino, flags)?;
-                    if self.store().awaited().is_away(ino) {
+                    // Who leaves no trace of having read it only looks.
+                    if flags & libc::O_NOATIME == 0 && self.store().awaited().is_away(ino) {
                         self.bringer.wish(ino);
                     }
                     Ok(opened)

@@ -42,6 +42,8 @@ pub(crate) struct Wanted {
     pub bytes: Bytes,
     /// The kernel wants them for its cache.
     pub for_cache: bool,
+    /// Nobody has the file open, so that without a name it is no more.
+    pub by_name: bool,
 }
 
 /// Where bytes of a file are.
@@ -52,8 +54,8 @@ pub(crate) enum Had {
     Come(Arc<Pieces>),
     /// There are none.
     Nothing,
-    /// They are away.
-    Away,
+    /// These of a file are away.
+    Away(Ino, Bytes),
 }
 
 /// What is done when the bytes have come, or with the reason why they do not.
@@ -95,6 +97,8 @@ struct Waiting {
     since: Instant,
     /// Which bytes it waits for; none if it waits for the file.
     bytes: Option<Bytes>,
+    /// As it is called so.
+    by_name: bool,
     /// The thread that does, if it may ask for some of them once more.
     again: Option<u32>,
     asker: Option<Asker>,
@@ -158,7 +162,7 @@ impl Awaited {
             return Had::Nothing;
         }
         let pieces = self.pieces(ino).filter(|pieces| can_be_read(pieces, (start, end), named));
-        pieces.map_or(Had::Away, Had::Come)
+        pieces.map_or(Had::Away(ino, (start, end)), Had::Come)
     }
 
     /// Of bytes that do not all come, those in front that have.
@@ -187,7 +191,7 @@ impl Awaited {
     /// Has a request wait for the bytes of a file, or for some of them. `resume` is called once, on some thread, and
     /// may not wait there.
     pub fn wait(self: &Arc<Self>, caller: Caller, ino: Ino, wanted: Option<Wanted>, resume: Resume) {
-        let bytes = wanted.map(|wanted| wanted.bytes);
+        let (bytes, by_name) = (wanted.map(|wanted| wanted.bytes), wanted.is_none_or(|wanted| wanted.by_name));
         let again = wanted.filter(|wanted| wanted.for_cache).map(|_| caller.pid);
         if let Some(errno) = again.zip(bytes).and_then(|(thread, bytes)| self.take_refusal(thread, ino, bytes)) {
             return resume(Err(refused(errno, "as it was answered a moment ago")));
@@ -203,7 +207,7 @@ impl Awaited {
         let since = Instant::now();
         let file = state.files.entry(ino).or_insert_with(|| File { since, waiting: Vec::new(), failed: None });
         let asker = Asker::waits(caller, Asker::of_this_thread);
-        file.waiting.push(Waiting { since, bytes, again, asker, resume, _place: place });
+        file.waiting.push(Waiting { since, bytes, by_name, again, asker, resume, _place: place });
         if !state.watched {
             let watch = self.clone();
             let started = thread::Builder::new().name("tensorfs-await".into()).spawn(move || watch.watch());
@@ -223,18 +227,19 @@ impl Awaited {
         let Some((_, named)) = (self.away)(ino) else { return self.come(ino) };
         if !named {
             // Who wants to open it looks its name up again; who has it open reads it all the same.
-            self.let_go(ino, |bytes| bytes.is_none(), &|| Ok(()));
+            self.let_go(ino, |waiting| waiting.by_name, &|| Ok(()));
         }
         if let Some(pieces) = self.pieces(ino) {
-            self.let_go(ino, |bytes| bytes.is_some_and(|bytes| can_be_read(&pieces, bytes, named)), &|| Ok(()));
+            let can = |bytes| can_be_read(&pieces, bytes, named);
+            self.let_go(ino, |waiting| waiting.bytes.is_some_and(can), &|| Ok(()));
         }
     }
 
     /// Ends the waiting of some who wait for bytes of a file, or for all.
-    fn let_go(&self, ino: Ino, whom: impl Fn(Option<Bytes>) -> bool, what: &dyn Fn() -> Result<()>) {
+    fn let_go(&self, ino: Ino, whom: impl Fn(&Waiting) -> bool, what: &dyn Fn() -> Result<()>) {
         let mut state = self.state.lock();
         let Some(file) = state.files.get_mut(&ino) else { return };
-        let (go, stay) = std::mem::take(&mut file.waiting).into_iter().partition(|waiting| whom(waiting.bytes));
+        let (go, stay) = std::mem::take(&mut file.waiting).into_iter().partition(|waiting| whom(waiting));
         file.waiting = stay;
         if file.waiting.is_empty() {
             state.files.remove(&ino);
@@ -297,7 +302,7 @@ impl Awaited {
 
     /// Some bytes of a file do not come. Nor does the file.
     pub fn lacks(&self, ino: Ino, (start, end): Bytes, errno: i32, why: &str) {
-        let is_of_it = |bytes: Option<Bytes>| bytes.is_none_or(|bytes| bytes.0 < end && start < bytes.1);
+        let is_of_it = |waiting: &Waiting| waiting.bytes.is_none_or(|bytes| bytes.0 < end && start < bytes.1);
         self.let_go(ino, is_of_it, &|| Err(refused(errno, why)));
     }
 
@@ -420,7 +425,7 @@ mod tests {
     }
 
     fn wait_for(awaited: &Arc<Awaited>, caller: Caller, ino: u64, bytes: Option<Bytes>) -> Receiver<i32> {
-        let wanted = bytes.map(|bytes| Wanted { bytes, for_cache: bytes.0 > 0 });
+        let wanted = bytes.map(|bytes| Wanted { bytes, for_cache: bytes.0 > 0, by_name: false });
         let (tell, hear) = channel();
         let resume = move |come: Result<()>| {
             let _ = tell.send(come.map_or_else(|fault| fault.errno, |()| 0));
@@ -500,14 +505,14 @@ mod tests {
         let of_test = named.clone();
         let awaited = Awaited::of(Duration::from_secs(3600), move |_| Some((100, of_test.load(Ordering::SeqCst))));
         assert!(matches!(awaited.had(Ino(7), (100, 110)), Had::Nothing));
-        assert!(matches!(awaited.had(Ino(7), (0, 10)), Had::Away));
+        assert!(matches!(awaited.had(Ino(7), (0, 10)), Had::Away(..)));
         let bytes = |start, end| wait_for(&awaited, caller(1), 7, Some((start, end)));
         let (first, last, over_both) = (bytes(0, 10), bytes(90, 120), bytes(5, 60));
         let all = wait(&awaited, caller(1), 7);
         assert_eq!(awaited.wanted()[..2], [(Ino(7), Some((0, 10))), (Ino(7), Some((90, 120)))]);
         let pieces = Pieces::new((SegmentId(9), tempfile::tempfile().unwrap().into()), 100);
         let pieces = Arc::new(pieces);
-        assert!(matches!(awaited.had(Ino(7), (0, 10)), Had::Away));
+        assert!(matches!(awaited.had(Ino(7), (0, 10)), Had::Away(..)));
         awaited.set_pieces(Ino(7), Some(pieces.clone()));
         pieces.add((0, 50));
         awaited.came(Ino(7));
@@ -524,7 +529,7 @@ mod tests {
         let again = parts();
         pieces.add((50, 100));
         awaited.came(Ino(7));
-        assert!(matches!(awaited.had(Ino(7), (0, 50)), Had::Away), "it is about to be here");
+        assert!(matches!(awaited.had(Ino(7), (0, 50)), Had::Away(..)), "it is about to be here");
         // Without a name, who opens it looks it up again, and who has it open reads it.
         named.store(false, Ordering::SeqCst);
         assert_eq!(wait(&awaited, caller(1), 7).recv(), Ok(0));

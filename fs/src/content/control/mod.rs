@@ -35,11 +35,12 @@ use tensorfs_layout::Ino;
 
 use crate::error::{Fault, Result};
 use crate::file::Handles;
+use crate::store::Bytes;
 
 use super::Content;
 
 use numbers::{Look, Numbers};
-use opened::{Inherited, Open, Texts};
+use opened::{Inherited, Open, Opened, Texts};
 use origin::Origin;
 use shared::Lists;
 
@@ -93,19 +94,41 @@ impl Control {
         self.numbers.let_go_of_forgotten(|ino| link.knows(ino))
     }
 
-    /// A file whose bytes are away and that an object of the tree is read from.
+    /// A file whose bytes are away and that an object of the tree is read from; none if those that it is read from can
+    /// come alone.
     pub fn away_behind(&self, ino: Ino) -> Option<Ino> {
         if !fixed::is_slow(ino) {
             return None;
         }
         let awaited = self.content.files().store().awaited();
         match self.numbers.get(ino)?.0 {
-            Origin::Tensor { file, .. } => Some(file).filter(|file| awaited.is_away(*file)),
+            Origin::Tensor { file, stamp, ordinal, .. } => {
+                let is_alone = |file| {
+                    let tensors = self.content.tensors_of_away(file).filter(|tensors| tensors.stamp == stamp);
+                    tensors.is_some_and(|tensors| tensors.is_alone(ordinal))
+                };
+                Some(file).filter(|file| awaited.is_away(*file) && !is_alone(*file))
+            }
             Origin::Assembled { .. } => {
                 self.numbers.files(ino)?.files().iter().copied().find(|file| awaited.is_away(*file))
             }
             Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => None,
         }
+    }
+
+    /// Bytes of a file that a read of what is open needs, and that are away.
+    pub fn lacks(&self, handle: u64, offset: u64, size: u32) -> Option<(Ino, Bytes)> {
+        let awaited = self.content.files().store().awaited();
+        let is_away = |ino| {
+            let origin = self.numbers.get(ino)?.0;
+            Some(matches!(origin, Origin::Tensor { file, .. } if awaited.is_away(file)))
+        };
+        let tensor = match self.handles.get(handle).ok()?.what {
+            Opened::Tensor(tensor) => tensor,
+            Opened::Left(left) if is_away(left.ino)? => self.open_left(&left).ok()?,
+            _ => return None,
+        };
+        tensor.lacks(&self.content, offset, size)
     }
 
     /// What an object of the changing part stands for.

@@ -17,6 +17,7 @@ use crate::content::assembled::Assembled;
 use crate::content::npy::{OpenTensor, TensorMark};
 use crate::error::{Fault, Result};
 use crate::handover::Kept;
+use crate::store::Bytes;
 
 /// What texts that are open have together, of those that anybody may open.
 const MOST: usize = 16 << 20;
@@ -93,6 +94,15 @@ impl Npy {
         match self {
             Npy::OfFile(tensor) => tensor.mark(),
             Npy::OfParts(_) => TensorMark::default(),
+        }
+    }
+
+    /// Bytes of a file that a read needs, and that are away.
+    pub fn lacks(&self, content: &Content, offset: u64, size: u32) -> Option<(Ino, Bytes)> {
+        match self {
+            Npy::OfFile(tensor) => tensor.lacks(content, offset, size),
+            // All files of one in parts were waited for when it was opened.
+            Npy::OfParts(_) => None,
         }
     }
 
