@@ -141,6 +141,8 @@ fn hint(error: &object_store::Error) -> &'static str {
         "; look at the credentials in the environment (AWS_ACCESS_KEY_ID and its like)"
     } else if matches!(error, object_store::Error::PermissionDenied { .. }) || says(&["AccessDenied"]) {
         "; these credentials may not do that here"
+    } else if says(&["x-amz-checksum", "x-amz-sdk-checksum"]) {
+        "; this store takes no checksum of what is put (AWS_CHECKSUM_ALGORITHM=none in the environment)"
     } else if says(&["NoSuchBucket"]) {
         "; the bucket is not there"
     } else if says(&REGION) {
@@ -178,6 +180,7 @@ mod tests {
             ("error sending request for url (http://169.254.169.254/latest/api/token)", "no credentials were found"),
             ("<Code>RequestTimeTooSkewed</Code>", "clock"),
             ("<Code>NoSuchBucket</Code>", "bucket is not there"),
+            ("Unsupported header 'x-amz-checksum-sha256' received for this API call", "AWS_CHECKSUM_ALGORITHM=none"),
         ] {
             let source = object_store::Error::Generic { store: "S3", source: Box::new(cannot(Said(said, None))) };
             let error = Error::Store { object: "s3://bucket/x".into(), what: "put", source }.to_string();
