@@ -249,7 +249,8 @@ fn an_endpoint_has_a_path_or_a_slash_at_its_end() {
     let mut over = Over::new(server);
     over.file("file", 100_000);
     let (own, plain) = (text(&over.own).to_owned(), over.proxy.endpoint());
-    let below = format!("{plain}{BELOW}");
+    // Not all of them believe a proxy that it has a path of its own.
+    let below = format!("{plain}{}", if server.is_other() { "" } else { BELOW });
     for endpoint in [below.clone(), format!("{below}/"), format!("{plain}/")] {
         over.ok(&["off", &own]);
         over.url = server.new_place();
