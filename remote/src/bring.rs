@@ -18,7 +18,7 @@ use nix::unistd::geteuid;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::ToBring;
 
-use crate::bring::mount::{AFTER_FAILURE, MOUNTED, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, locked};
+use crate::bring::mount::{AFTER_FAILURE, MOUNTED, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, Why, locked};
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
@@ -134,7 +134,8 @@ impl Mount {
             // Nothing may be waited for, and then it is tried again all the same.
             while begun.elapsed() < AFTER_FAILURE * 5 {
                 if let Some(job) = self.next(true)? {
-                    self.said(job, Err((why.clone(), from.is_err())))?;
+                    let why = why.clone();
+                    self.said(job, Err(if from.is_err() { Why::of_file(why, true) } else { Why::for_now(why) }))?;
                     thread::sleep(AFTER_FAILURE);
                     break;
                 }
@@ -161,7 +162,7 @@ impl Mount {
             };
             let current = self.current(source, opened);
             let fetched = match &current {
-                Err(error) => Err((error.to_string(), false)),
+                Err(error) => Err(Why::for_now(error.to_string())),
                 Ok(newer) if Arc::ptr_eq(newer, &now) => self.fetch(fetcher, &now.newest, job),
                 Ok(newer) => {
                     let fetcher = &mut Fetcher::new(&newer.repository);

@@ -67,6 +67,11 @@ impl<'a> Fetcher<'a> {
         true
     }
 
+    /// What was asked for is not needed any more.
+    pub fn forget(&mut self) {
+        self.asked.clear();
+    }
+
     /// An object, be it on its way or not.
     fn object(&mut self, object: Hash) -> Result<Bytes> {
         match self.asked.iter().position(|(asked, ..)| *asked == object) {

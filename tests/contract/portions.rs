@@ -19,6 +19,7 @@ on_mounts!(
     what_is_read_before_it_is_here_can_be_removed_emptied_and_changed,
     who_reads_goes_on_whoever_is_killed,
     a_tensor_that_is_read_brings_its_own_bytes,
+    a_full_pool_says_so_of_what_was_removed_while_it_is_open,
 );
 
 /// Each of so many tensors is an object of its own.
@@ -333,6 +334,25 @@ fn a_tensor_that_is_read_brings_its_own_bytes(setup: Setup) {
     five.0 = File::open(tensors.join("t5.npy")).unwrap();
     assert!(range(&five.0, header as u64, SIZE).unwrap() == Pattern(5).bytes(0, SIZE));
     drop((five.0, six));
+    mount.umount();
+    mount.tensorfs_ok(["check", "--data", mount.pool().to_str().unwrap()]);
+}
+
+/// Proves E21.
+fn a_full_pool_says_so_of_what_was_removed_while_it_is_open(setup: Setup) {
+    let Some(remote) = of_models(setup, 5) else { return };
+    // Room for four of them.
+    let mut mount = remote.mount_while_away(&["--size", &(64 << 20).to_string()]);
+    remote.come_back();
+    let paths: Vec<PathBuf> = (0..5).map(|n| mount.at(format!("m{n}"))).collect();
+    let is_away = |n: &usize| state(&paths[*n]) == "away";
+    wait_until("four have come", || (0..5).filter(is_away).count() == 1);
+    let left = (0..5).find(is_away).unwrap();
+    let file = File::open(&paths[left]).unwrap();
+    fs::remove_file(&paths[left]).unwrap();
+    assert_eq!(errno(range(&file, 0, 8)), Some(libc::ENOSPC));
+    drop(file);
+    all_come(&mount);
     mount.umount();
     mount.tensorfs_ok(["check", "--data", mount.pool().to_str().unwrap()]);
 }

@@ -5,7 +5,7 @@
 //! read as soon as it has come ([`Pieces`]). That is of this server alone: the next one begins with nothing.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -39,10 +39,14 @@ const MOST_WAITED_FOR: usize = 4;
 const MOST_IN_PORTIONS: usize = 32;
 /// What has come of one that comes in portions is kept for so long while nobody wants more of it.
 const KEPT: Duration = Duration::from_secs(60);
+/// One that somebody has open goes for another one only after he has read nothing for so long.
+const READS: Duration = Duration::from_secs(10);
 /// A longer run is compared with its checksum when all of the file is here.
 const LONGEST_RUN: u64 = 256 << 20;
 /// So many files are remembered that were opened, and are to come as a whole.
 const WISHES: usize = 4096;
+/// The segment of one of which nothing more is heard: its bytes are compared, or it does not come.
+const OVER: SegmentId = SegmentId(0);
 /// Who fetches one is taken for dead when nothing was heard of him for so long.
 const SILENCE: Duration = Duration::from_secs(30);
 /// How often to look whether the file has changed meanwhile.
@@ -409,7 +413,11 @@ impl Bringer {
         let mut state = self.state.lock();
         if begins && !state.coming.contains_key(&ino) && !state.stopped {
             if state.coming.values().filter(|coming| coming.in_portions).count() >= MOST_IN_PORTIONS {
-                self.give_up_one(&mut state);
+                drop(state);
+                // What nobody waits for has no other one go.
+                if !matches!(which, Which::Rest) {
+                    self.give_up_one();
+                }
                 return None;
             }
             state.coming.insert(ino, Coming { in_portions: true, ..Coming::default() });
@@ -421,7 +429,8 @@ impl Bringer {
                 self.changed.wait(&mut state);
             }
         }
-        let can_be = |coming: &&mut Coming| coming.said.is_none() && (coming.in_portions || coming.begun);
+        let can_be =
+            |coming: &&mut Coming| coming.said.is_none() && !coming.is_over() && (coming.in_portions || coming.begun);
         let coming = state.coming.get_mut(&ino).filter(can_be)?;
         let portions = coming.portions.as_mut()?;
         let portion = match which {
@@ -436,13 +445,25 @@ impl Bringer {
         coming.reply(ino, number, portion)
     }
 
-    /// There are too many that come in portions: the one goes of which nobody has wanted more for longest.
-    fn give_up_one(&self, state: &mut State) {
+    /// There are too many that come in portions: one goes that nobody wants just now. That is one of which nothing has
+    /// come, or that nobody has open, or of which nobody has read for a while; of these the one that was used least
+    /// lately. If there is none, whoever wants another one has his turn when one is here.
+    fn give_up_one(&self) {
         let awaited = self.files.store().awaited();
-        let idle = |coming: &Coming| coming.portions.as_ref().map_or(Duration::ZERO, Portions::idle);
-        let all = state.coming.iter_mut().filter(|(ino, coming)| coming.in_portions && !awaited.is_wanted(**ino));
-        if let Some((_, coming)) = all.max_by_key(|(_, coming)| idle(coming)).filter(|(_, it)| !idle(it).is_zero()) {
-            coming.said = coming.said.take().or(Some(Said::Unwanted));
+        let in_portions = |(ino, coming): (&Ino, &Coming)| coming.in_portions.then_some(*ino);
+        let all: Vec<Ino> = self.state.lock().coming.iter().filter_map(in_portions).collect();
+        let read: HashSet<Ino> = all.into_iter().filter(|ino| self.is_read(*ino)).collect();
+        let mut state = self.state.lock();
+        let coming = state.coming.iter_mut().filter_map(|(ino, coming)| {
+            let portions = coming.portions.as_ref()?;
+            let (idle, has_nothing) = (portions.idle(), portions.has_nothing());
+            let is_read = read.contains(ino);
+            let can_go = coming.in_portions && coming.said.is_none() && !coming.is_over() && !idle.is_zero();
+            let may_go = has_nothing || !is_read || idle >= READS;
+            (can_go && may_go && !awaited.is_wanted(*ino)).then_some(((has_nothing, !is_read, idle), coming))
+        });
+        if let Some((_, coming)) = coming.max_by_key(|(order, _)| *order) {
+            coming.said = Some(Said::Unwanted);
             self.changed.notify_all();
         }
     }
@@ -513,7 +534,9 @@ impl Bringer {
     /// Bytes of a file do not come.
     fn lacks(&self, (ino, segment): (Ino, SegmentId), bytes: Bytes, (why, for_good): (&str, bool)) -> BringReply {
         let mut are_first = false;
-        let heard = self.hear_of_portion((ino, segment), |portions| are_first = portions.lacks(bytes, for_good));
+        let heard = self.hear_of_portion((ino, segment), |portions| {
+            are_first = portions.lacks(bytes, (why, for_good));
+        });
         let awaited = self.files.store().awaited();
         if heard != BringReply::Noted {
             return heard;
@@ -576,16 +599,18 @@ impl Bringer {
         state.later.set(ino, wait.map(|wait| Instant::now() + wait));
         self.changed.notify_all();
         drop(state);
+        if brought.is_err() {
+            // Emptied meanwhile, or removed: who waits for it by its name needs no bytes. Who has it open does.
+            store.awaited().look_at(ino);
+        }
         match brought {
             Ok(()) => {
                 self.has_come(ino);
                 store.counters().brought.add(1);
                 store.awaited().come(ino);
             }
-            // Emptied meanwhile, or removed: whoever waits for it needs no bytes.
-            Err(_) if !store.awaited().is_away(ino) => store.awaited().come(ino),
+            Err(_) if stopped || !store.awaited().is_away_yet(ino) => {}
             Err(Failed::Disturbed) => {}
-            Err(_) if stopped => {}
             Err(Failed::Once(why)) => {
                 log::debug!("inode {ino}: not brought yet: {}", why.escape_debug());
                 store.awaited().failed_once(ino, &why);
@@ -695,10 +720,10 @@ impl Bringer {
                 && let Some(said) = coming.said.take().or_else(|| self.what_is_left(ino, coming))
             {
                 // Whatever else he says of it is not heard.
-                coming.segment = Some(SegmentId(0));
+                coming.segment = Some(OVER);
                 return Ok(said);
             } else if !coming.in_portions && coming.is_silent() {
-                coming.segment = Some(SegmentId(0));
+                coming.segment = Some(OVER);
                 return Ok(Said::Failed("whoever fetches it is silent".into(), false));
             }
             self.changed.wait_for(&mut state, LOOK);
@@ -715,6 +740,9 @@ impl Bringer {
         }
         if portions.pieces().are_all() && is_named {
             return Some(Said::Come);
+        }
+        if let Some(why) = portions.why_nothing_came() {
+            return Some(Said::Failed(why.to_owned(), false));
         }
         if portions.idle() < KEPT || store.awaited().is_wanted(ino) {
             return None;
@@ -737,18 +765,29 @@ impl Bringer {
         let store = self.files.store();
         // Who fetched a portion may be closing it just now, be it that he was taken for dead.
         let begun = Instant::now();
-        let patience = if self.comes_in_portions(ino) { SILENCE } else { Duration::ZERO };
+        let in_portions = self.comes_in_portions(ino);
+        let patience = if in_portions { SILENCE } else { Duration::ZERO };
         while !store.segments().quiescent(copy) && begun.elapsed() < patience && undisturbed() {
             thread::sleep(LOOK);
         }
-        if !store.segments().quiescent(copy) {
+        let is_closed = store.segments().quiescent(copy);
+        if !is_closed && in_portions {
+            // A process that was stopped, say: that tells nothing of the bytes that others want.
+            return Err(busy("whoever has fetched some of it has not closed it"));
+        } else if !is_closed {
             return Err(Fault::warn(libc::EIO, "whoever has fetched it has not closed it"));
         }
         let found = store.segments().stat(copy).host("looking at a segment")?.size;
         let open = |flags| store.segments().open(copy, libc::O_RDONLY | libc::O_NOATIME | flags).map(File::from);
         // As they are on the disk, whatever was handed to it.
         let bytes = Direct::open(open).host("opening a segment")?;
-        let bad = bad_runs(&bytes, &checksums(store, ino), undisturbed);
+        // Who waits for it waits for as long as that takes.
+        store.awaited().came(ino);
+        let go_on = || {
+            store.awaited().came_some();
+            undisturbed()
+        };
+        let bad = bad_runs(&bytes, &checksums(store, ino), &go_on);
         let what = match bad.first() {
             _ if !undisturbed() => return Err(busy("it was changed meanwhile")),
             _ if found != size => format!("{found} bytes came for a file of {size}"),
@@ -760,6 +799,11 @@ impl Bringer {
 }
 
 impl Coming {
+    /// True once nothing more is heard of it.
+    fn is_over(&self) -> bool {
+        self.segment == Some(OVER)
+    }
+
     /// True if somebody fetches portions of it.
     fn are_portions_fetched(&mut self) -> bool {
         let Some(portions) = &mut self.portions else { return false };

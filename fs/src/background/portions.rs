@@ -25,6 +25,8 @@ pub(super) struct Portions {
     rest_from: Instant,
     /// When something was wanted, or came.
     used: Instant,
+    /// Why some of it did not come when that was tried last.
+    why: Option<String>,
 }
 
 /// A portion that somebody fetches.
@@ -42,7 +44,7 @@ impl Portions {
     /// Nothing has come yet.
     pub fn new(pieces: Arc<Pieces>) -> Self {
         let now = Instant::now();
-        Self { pieces, fetched: Vec::new(), bad: Ranges::default(), at: 0, rest_from: now, used: now }
+        Self { pieces, fetched: Vec::new(), bad: Ranges::default(), at: 0, rest_from: now, used: now, why: None }
     }
 
     /// What has come.
@@ -92,10 +94,10 @@ impl Portions {
         all
     }
 
-    /// More comes than was asked for.
+    /// More comes than was asked for; or it does so still, which is said again and again of a part that takes long.
     pub fn takes(&mut self, asked: Bytes, takes: Bytes) {
         let portion = self.fetched.iter_mut().find(|portion| portion.asked == asked);
-        portion.into_iter().for_each(|portion| portion.takes = takes);
+        portion.into_iter().for_each(|portion| (portion.takes, portion.heard) = (takes, Instant::now()));
     }
 
     /// These bytes have come.
@@ -108,14 +110,25 @@ impl Portions {
     }
 
     /// These do not come. True if these are the first ones that the remote has not.
-    pub fn lacks(&mut self, bytes: Bytes, for_good: bool) -> bool {
+    pub fn lacks(&mut self, bytes: Bytes, (why, for_good): (&str, bool)) -> bool {
         let are_first = self.bad == Ranges::default();
         if for_good {
             self.bad.add(bytes);
         } else {
             self.rest_from = Instant::now() + LATER;
+            self.why = Some(why.to_owned());
         }
         for_good && are_first
+    }
+
+    /// Why nothing has come, if something was tried, and may come later: others may have its place until then.
+    pub fn why_nothing_came(&self) -> Option<&str> {
+        self.why.as_deref().filter(|_| self.has_nothing())
+    }
+
+    /// True if nothing has come.
+    pub fn has_nothing(&self) -> bool {
+        self.pieces.here() == Ranges::default()
     }
 
     /// What the remote had not is tried again.
@@ -152,9 +165,9 @@ impl Portions {
         !self.pieces.are_all() && others.cover((0, self.pieces.size()))
     }
 
-    /// For how long nothing was wanted, and nothing came.
+    /// For how long nothing was wanted or read, and nothing came.
     pub fn idle(&self) -> Duration {
-        if self.are_fetched() { Duration::ZERO } else { self.used.elapsed() }
+        if self.are_fetched() { Duration::ZERO } else { self.used.max(self.pieces.used()).elapsed() }
     }
 }
 
@@ -196,7 +209,8 @@ mod tests {
         let mut portions = portions(100);
         let first = portions.rest().unwrap();
         portions.got((0, 40));
-        assert!(portions.lacks((40, 60), true) && !portions.lacks((40, 60), true));
+        let lacks = |portions: &mut Portions, for_good| portions.lacks((40, 60), ("it is gone", for_good));
+        assert!(lacks(&mut portions, true) && !lacks(&mut portions, true));
         portions.got((60, 100));
         assert!(portions.are_fetched());
         portions.over(first);
@@ -210,5 +224,39 @@ mod tests {
         portions.got((40, 60));
         portions.over((40, 60));
         assert!(!portions.are_stuck() && portions.pieces().are_all() && !portions.are_fetched());
+    }
+
+    /// Proves E21.
+    #[test]
+    fn who_is_heard_of_is_not_taken_for_dead_and_who_reads_has_not_done() {
+        let mut portions = portions(100);
+        let asked = portions.wanted((10, 20)).unwrap();
+        let long_ago = Instant::now().checked_sub(SILENCE).unwrap();
+        portions.fetched[0].heard = long_ago;
+        portions.takes(asked, (0, 50));
+        portions.forget_silent();
+        assert!(portions.are_fetched() && portions.wanted((40, 50)).is_none());
+        portions.fetched[0].heard = long_ago;
+        portions.forget_silent();
+        assert!(!portions.are_fetched());
+        portions.used = long_ago;
+        assert!(portions.idle() < SILENCE, "it was made a moment ago");
+        portions.pieces.note_use();
+        assert!(portions.idle() < SILENCE);
+    }
+
+    /// Proves E21, E22.
+    #[test]
+    fn what_does_not_come_now_costs_nothing_that_has() {
+        let mut portions = portions(100);
+        let asked = portions.wanted((10, 20)).unwrap();
+        assert_eq!(portions.why_nothing_came(), None);
+        portions.lacks(asked, ("503", false));
+        portions.over(asked);
+        assert_eq!(portions.why_nothing_came(), Some("503"));
+        assert_eq!(portions.wanted((10, 20)), Some(asked), "it is tried again");
+        portions.got((10, 15));
+        portions.lacks(asked, ("503", false));
+        assert!(portions.why_nothing_came().is_none() && !portions.are_stuck());
     }
 }

@@ -112,7 +112,7 @@ pub(super) struct Told {
     pub asks: bool,
     /// What the kernel has cached of the file is still true.
     pub keep_cache: bool,
-    /// Its bytes are away.
+    /// Its bytes are away, and it can be mapped all the same if nothing is cached.
     pub away: bool,
 }
 

@@ -372,7 +372,7 @@ impl Locked<'_> {
             mode,
             access,
             asks,
-            away: self.is_away(),
+            away: self.is_away() && store.link().maps_uncached(),
             // Where the mode is always the server's, the kernel's cache has seen every change, but for those of
             // programs that have had files in passthrough since an earlier mount.
             keep_cache: (!store.link().has_passthrough() || store.durability() == Durability::Write)

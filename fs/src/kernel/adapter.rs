@@ -281,11 +281,21 @@ fn about(dir: Ino, name: &[u8]) -> Ino {
     Ino(tail.iter().fold(dir.0, |sum, byte| sum.rotate_left(8) ^ u64::from(*byte)))
 }
 
-/// What the kernel is answered as it greets, and why it does not move the bytes, if it cannot.
-pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode) -> io::Result<Option<String>> {
+/// What a kernel can do.
+pub(super) struct Greeted {
+    /// Why it does not move the bytes, if it cannot.
+    no_passthrough: Option<String>,
+    /// It maps files of which it caches nothing for who reads them.
+    maps_uncached: bool,
+}
+
+/// What the kernel is answered as it greets, and what it can do.
+pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode) -> io::Result<Greeted> {
+    let mut maps_uncached = false;
     for wanted in WANTED {
         // The kernel is asked for what it has; what it lacks, this filesystem does without.
         let refused = config.add_capabilities(wanted).is_err();
+        maps_uncached |= !refused && wanted == InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
         if refused && wanted == InitFlags::FUSE_POSIX_ACL {
             // With these the kernel checks permissions, also where whoever mounted did not ask for that.
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel knows no POSIX ACLs over FUSE"));
@@ -301,13 +311,15 @@ pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode) -> io::Res
     };
     let _ = config.set_max_write(MAX_WRITE);
     let _ = config.set_max_background(MAX_BACKGROUND);
-    Ok(refused.map(str::to_owned))
+    Ok(Greeted { no_passthrough: refused.map(str::to_owned), maps_uncached })
 }
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let store = self.fs.store();
-        if let Some(reason) = greet(config, store.options().passthrough)? {
+        let greeted = greet(config, store.options().passthrough)?;
+        store.link().set_maps_uncached(greeted.maps_uncached);
+        if let Some(reason) = greeted.no_passthrough {
             let _ = store.link().set_passthrough(|| Err(reason));
         }
         Ok(())

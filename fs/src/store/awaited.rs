@@ -162,6 +162,10 @@ impl Awaited {
             return Had::Nothing;
         }
         let pieces = self.pieces(ino).filter(|pieces| can_be_read(pieces, (start, end), named));
+        // Who reads what is here has not done with the file.
+        if let Some(pieces) = &pieces {
+            pieces.note_use();
+        }
         pieces.map_or(Had::Away(ino, (start, end)), Had::Come)
     }
 
@@ -223,7 +227,7 @@ impl Awaited {
     }
 
     /// Lets those go on whose bytes are there, or who need none any more.
-    fn look_at(&self, ino: Ino) {
+    pub fn look_at(&self, ino: Ino) {
         let Some((_, named)) = (self.away)(ino) else { return self.come(ino) };
         if !named {
             // Who wants to open it looks its name up again; who has it open reads it all the same.
@@ -237,6 +241,11 @@ impl Awaited {
 
     /// Ends the waiting of some who wait for bytes of a file, or for all.
     fn let_go(&self, ino: Ino, whom: impl Fn(&Waiting) -> bool, what: &dyn Fn() -> Result<()>) {
+        self.let_go_for((ino, (0, u64::MAX)), whom, what);
+    }
+
+    /// Does so for some bytes of the file.
+    fn let_go_for(&self, (ino, of): (Ino, Bytes), whom: impl Fn(&Waiting) -> bool, what: &dyn Fn() -> Result<()>) {
         let mut state = self.state.lock();
         let Some(file) = state.files.get_mut(&ino) else { return };
         let (go, stay) = std::mem::take(&mut file.waiting).into_iter().partition(|waiting| whom(waiting));
@@ -246,12 +255,13 @@ impl Awaited {
         }
         drop(state);
         let go: Vec<Waiting> = go;
-        go.into_iter().for_each(|waiting| self.answer(ino, waiting, what()));
+        go.into_iter().for_each(|waiting| self.answer((ino, of), waiting, what()));
     }
 
-    /// Lets one go on.
-    fn answer(&self, ino: Ino, waiting: Waiting, what: Result<()>) {
+    /// Lets one go on. If that is as some bytes do not come, others may be asked for once more and come.
+    fn answer(&self, (ino, lacked): (Ino, Bytes), waiting: Waiting, what: Result<()>) {
         if let (Err(fault), Some(bytes), Some(thread)) = (&what, waiting.bytes, waiting.again) {
+            let bytes = (bytes.0.max(lacked.0), bytes.1.min(lacked.1));
             let refusal = Refusal { when: Instant::now(), ino, bytes, thread, errno: fault.errno };
             let mut refusals = self.refusals.lock();
             refusals.truncate(REFUSALS - 1);
@@ -303,7 +313,7 @@ impl Awaited {
     /// Some bytes of a file do not come. Nor does the file.
     pub fn lacks(&self, ino: Ino, (start, end): Bytes, errno: i32, why: &str) {
         let is_of_it = |waiting: &Waiting| waiting.bytes.is_none_or(|bytes| bytes.0 < end && start < bytes.1);
-        self.let_go(ino, is_of_it, &|| Err(refused(errno, why)));
+        self.let_go_for((ino, (start, end)), is_of_it, &|| Err(refused(errno, why)));
     }
 
     /// The file whose turn it is longest, of those that are `wanted`.
@@ -362,7 +372,8 @@ impl Awaited {
             let here: Vec<Ino> = state.files.keys().copied().collect();
             let over = self.take_those_who_wait_no_more(&mut state);
             MutexGuard::unlocked(&mut state, || {
-                over.into_iter().for_each(|(ino, waiting, fault)| self.answer(ino, waiting, Err(fault)));
+                over.into_iter()
+                    .for_each(|(ino, waiting, fault)| self.answer((ino, (0, u64::MAX)), waiting, Err(fault)));
                 // Emptied, removed, or come without a word.
                 here.into_iter().for_each(|ino| self.look_at(ino));
             });
@@ -523,6 +534,9 @@ mod tests {
         awaited.lacks(Ino(7), (50, 60), libc::EIO, "it is gone");
         assert_eq!((over_both.recv(), all.recv()), (Ok(libc::EIO), Ok(libc::EIO)));
         assert!(last.try_recv().is_err());
+        // Bytes in front of those, which can come, are another question of the kernel's.
+        let in_front = wait_for(&awaited, caller(1), 7, Some((5, 9)));
+        assert_eq!(in_front.recv(), Ok(0));
         // The kernel asks for a part of that once more, and only once.
         let parts = || wait_for(&awaited, caller(1), 7, Some((50, 54)));
         assert_eq!(parts().recv(), Ok(libc::EIO));

@@ -40,6 +40,8 @@ pub(crate) struct Link {
     kernel: RwLock<Option<Arc<dyn Kernel>>>,
     /// Whether the kernel moves the bytes. Set once, before the first request.
     passthrough: Grant,
+    /// Whether it maps what it does not cache. Set once, before the first request.
+    maps_uncached: OnceLock<bool>,
     /// Whether the processors are kept from sleeping deeply. Set once, before the first request.
     latency: Grant,
     /// What the next server takes over when this one dies, if there is to be one.
@@ -111,6 +113,16 @@ impl Link {
     /// Why open files are not given to the kernel, if they are not.
     pub fn no_passthrough(&self) -> Option<&str> {
         refusal(&self.passthrough)
+    }
+
+    /// Says whether the kernel maps files of which it caches nothing for who reads them.
+    pub fn set_maps_uncached(&self, maps: bool) {
+        let _ = self.maps_uncached.set(maps);
+    }
+
+    /// True if it does (Linux 6.6 or newer).
+    pub fn maps_uncached(&self) -> bool {
+        self.maps_uncached.get().is_some_and(|maps| *maps)
     }
 
     /// Says whether the processors are kept from sleeping deeply while requests arrive, and if not, why.

@@ -1,6 +1,7 @@
 //! What has come so far of a file whose bytes are away: it can be read before the rest of the file is here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tensorfs_layout::SegmentId;
@@ -52,12 +53,14 @@ pub(crate) struct Pieces {
     /// Whoever reads through it has the same bytes later, as the segment becomes the file's own.
     fd: OwnedFd,
     here: Mutex<Ranges>,
+    /// When somebody has read of it last.
+    used: Mutex<Instant>,
 }
 
 impl Pieces {
     /// Nothing has come yet of a file of so many bytes, for which there is a segment.
     pub fn new((segment, fd): (SegmentId, OwnedFd), size: u64) -> Self {
-        Self { segment, size, fd, here: Mutex::default() }
+        Self { segment, size, fd, here: Mutex::default(), used: Mutex::new(Instant::now()) }
     }
 
     /// The segment.
@@ -68,6 +71,16 @@ impl Pieces {
     /// How many bytes the file has.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Somebody reads of it.
+    pub fn note_use(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
+    /// When somebody has read of it last.
+    pub fn used(&self) -> Instant {
+        *self.used.lock()
     }
 
     /// What is there.

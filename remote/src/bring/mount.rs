@@ -56,8 +56,62 @@ pub(super) struct Job {
     pub(super) portion: Option<(u64, u64)>,
 }
 
-/// What came of it. An error says whether it is of no use to try again.
-pub(super) type Fetched = std::result::Result<(), (String, bool)>;
+/// What came of it.
+pub(super) type Fetched = std::result::Result<(), Why>;
+
+/// Why something does not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Why {
+    text: String,
+    /// It is of no use to try again.
+    for_good: bool,
+    /// No portion of the file can come to the segment, so that what has come there is of no use either.
+    of_file: bool,
+}
+
+impl Why {
+    /// What was to be fetched may come later, and costs nothing of what has come.
+    pub(super) fn for_now(text: impl Into<String>) -> Self {
+        Self { text: text.into(), for_good: false, of_file: false }
+    }
+
+    /// The file does not come to this segment.
+    pub(super) fn of_file(text: impl Into<String>, for_good: bool) -> Self {
+        Self { text: text.into(), for_good, of_file: true }
+    }
+
+    fn of_segment(error: &io::Error) -> Self {
+        Self::of_file(format!("its segment: {error}"), false)
+    }
+}
+
+/// A file that is on its way, or a portion of one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct OnItsWay {
+    ino: Ino,
+    segment: SegmentId,
+    /// The portion that was asked for, and what comes instead.
+    portion: Option<((u64, u64), (u64, u64))>,
+}
+
+impl OnItsWay {
+    fn of(job: Job) -> Self {
+        Self { ino: job.ino, segment: job.segment, portion: job.portion.map(|asked| (asked, asked)) }
+    }
+
+    fn is_of(&self, job: Job) -> bool {
+        (self.ino, self.segment, self.portion.map(|(asked, _)| asked)) == (job.ino, job.segment, job.portion)
+    }
+
+    /// How the server hears that it is.
+    fn sign(&self) -> Bring {
+        let Self { ino, segment, portion } = *self;
+        match portion {
+            Some((asked, takes)) => Bring::Takes { ino, segment, asked, takes },
+            None => Bring::Coming { ino, segment, bytes: 0 },
+        }
+    }
+}
 
 /// What keeps from going on.
 pub(super) enum Stop {
@@ -74,7 +128,7 @@ pub(super) struct Mount {
     pub(super) to: ToBring,
     pub(super) uuid: String,
     /// The files that are on their way.
-    pub(super) coming: Mutex<Vec<(Ino, SegmentId)>>,
+    pub(super) coming: Mutex<Vec<OnItsWay>>,
     pub(super) over: AtomicBool,
 }
 
@@ -123,11 +177,11 @@ impl Mount {
             BringReply::Nothing { away: 0 } => return Err(Stop::Done),
             _ => return Ok(None),
         };
-        self.coming().push((job.ino, job.segment));
+        self.coming().push(OnItsWay::of(job));
         Ok(Some(job))
     }
 
-    pub(super) fn coming(&self) -> std::sync::MutexGuard<'_, Vec<(Ino, SegmentId)>> {
+    pub(super) fn coming(&self) -> std::sync::MutexGuard<'_, Vec<OnItsWay>> {
         locked(&self.coming)
     }
 
@@ -137,14 +191,17 @@ impl Mount {
         let content = newest.tree.entry(number).and_then(|entry| entry.file.as_ref());
         let len = |content: &&Content| content.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
         let content = content.filter(|content| len(content) == size);
-        let content = content.ok_or_else(|| ("its remote has no such file".to_owned(), true))?;
-        let file = self.to.open(segment).map_err(|error| (format!("its segment: {error}"), false))?;
+        let content = content.ok_or_else(|| Why::of_file("its remote has no such file", true))?;
+        let file = self.to.open(segment).map_err(|error| Why::for_now(format!("its segment: {error}")))?;
         let file = File::from(file);
         if let Some(portion) = portion {
-            check_size(&file, size).map_err(|error| (format!("its segment: {error}"), false))?;
-            return self.fetch_portion(fetcher, content, (job, file), portion);
+            check_size(&file, size).map_err(|error| Why::of_segment(&error))?;
+            let fetched = self.fetch_portion(fetcher, content, (job, file), portion);
+            // Else it would keep others from being asked for ahead.
+            fetcher.forget();
+            return fetched;
         }
-        check_new(&file, size).map_err(|error| (format!("its segment: {error}"), false))?;
+        check_new(&file, size).map_err(|error| Why::of_segment(&error))?;
         // From now on others may write portions of it there, too.
         let _ = self.ask(&Bring::Coming { ino, segment, bytes: 0 });
         let (mut told, mut begin, mut end) = (Instant::now(), 0, 0);
@@ -161,8 +218,9 @@ impl Mount {
         // Closed before that is said.
         drop(file);
         fetched.map(drop).map_err(|error| {
+            fetcher.forget();
             let for_good = matches!(error, Error::Damaged { .. });
-            (error.to_string(), for_good)
+            Why::of_file(error.to_string(), for_good)
         })
     }
 
@@ -186,19 +244,22 @@ impl Mount {
         let parts: Vec<(u64, &Part)> = places.filter(within).collect();
         let (Some((start, _)), Some((last, part))) = (parts.first(), parts.last()) else { return Ok(()) };
         let takes = (*start, last.saturating_add(part.len()) - start);
+        self.coming()
+            .iter_mut()
+            .filter(|one| one.is_of(job))
+            .for_each(|one| one.portion = Some(((offset, len), takes)));
         // Of one that the server knows no more nothing comes.
-        let _ = self.ask(&Bring::Takes { ino, segment, asked: (offset, len), takes });
+        if self.is_unknown(&Bring::Takes { ino, segment, asked: (offset, len), takes }) {
+            return Ok(());
+        }
         let mut ahead = parts.iter().filter(|(at, part)| !has_bytes(&file, *at, part.len()));
         let mut next = ahead.next();
         for (at, part) in &parts {
             while next.is_some_and(|(_, next)| fetcher.ask(next)) {
                 next = ahead.next();
             }
-            let fetched = match is_there(fetcher, &file, part, *at) {
-                Some(true) => Ok(None),
-                Some(false) => return Err(("its segment: it has other bytes".to_owned(), false)),
-                None => fetcher.part(part),
-            };
+            let there = is_there(fetcher, &file, part, *at);
+            let fetched = if there == Some(true) { Ok(None) } else { fetcher.part(part) };
             match fetched {
                 Err(error) => {
                     let for_good = matches!(error, Error::Damaged { .. });
@@ -211,15 +272,22 @@ impl Mount {
                     }
                     continue;
                 }
-                Ok(None) => {}
-                Ok(Some(bytes)) => {
-                    let written = file.write_all_at(&bytes, *at);
-                    written.map_err(|error| (format!("its segment: {error}"), false))?;
+                Ok(Some(bytes)) if there.is_none() || is_begun(&file, &bytes, *at) => {
+                    file.write_all_at(&bytes, *at).map_err(|error| Why::of_segment(&error))?;
                 }
+                Ok(_) if there == Some(false) => return Err(Why::of_file("its segment: it has other bytes", false)),
+                Ok(_) => {}
             }
-            let _ = self.ask(&Bring::Got { ino, segment, offset: *at, len: part.len() });
+            if self.is_unknown(&Bring::Got { ino, segment, offset: *at, len: part.len() }) {
+                return Ok(());
+            }
         }
         Ok(())
+    }
+
+    /// Tells the server something; true if it knows nothing of what that is about, or is there no more.
+    fn is_unknown(&self, request: &Bring) -> bool {
+        !matches!(self.ask(request), Ok(BringReply::Noted))
     }
 
     /// Says what came of it.
@@ -227,19 +295,11 @@ impl Mount {
         let Job { ino, segment, portion, .. } = job;
         let mut coming = self.coming();
         // Another portion may be on its way.
-        if let Some(at) = coming.iter().position(|one| *one == (ino, segment)) {
+        if let Some(at) = coming.iter().position(|one| one.is_of(job)) {
             coming.swap_remove(at);
         }
         drop(coming);
-        if let Some(asked) = portion {
-            self.ask(&Bring::Over { ino, segment, asked })?;
-        }
-        let request = match fetched {
-            Ok(()) if portion.is_some() => return Ok(()),
-            Ok(()) => Bring::Come { ino, segment },
-            Err((why, for_good)) => Bring::Failed { ino, segment, why: shortened(why), for_good },
-        };
-        self.ask(&request).map(drop)
+        sayings((ino, segment), portion, fetched).iter().try_for_each(|request| self.ask(request).map(drop))
     }
 
     /// A large part may take long: until it has come, the server hears that somebody fetches it.
@@ -249,10 +309,25 @@ impl Mount {
             thread::sleep(PAUSES[1]);
             if given.elapsed() >= SIGN {
                 given = Instant::now();
-                for (ino, segment) in self.coming().clone() {
-                    let _ = self.ask(&Bring::Coming { ino, segment, bytes: 0 });
-                }
+                let coming = self.coming().clone();
+                coming.iter().for_each(|one| drop(self.ask(&one.sign())));
             }
+        }
+    }
+}
+
+/// What is said of what came of a file, or of a portion of one.
+fn sayings((ino, segment): (Ino, SegmentId), portion: Option<(u64, u64)>, fetched: Fetched) -> Vec<Bring> {
+    let failed = |why: Why| Bring::Failed { ino, segment, why: shortened(why.text), for_good: why.for_good };
+    let over = |asked| Bring::Over { ino, segment, asked };
+    match (portion, fetched) {
+        (None, Ok(())) => vec![Bring::Come { ino, segment }],
+        (None, Err(why)) => vec![failed(why)],
+        (Some(asked), Ok(())) => vec![over(asked)],
+        (Some(asked), Err(why)) if why.of_file => vec![over(asked), failed(why)],
+        (Some(asked), Err(why)) => {
+            let (for_good, why) = (why.for_good, shortened(why.text));
+            vec![Bring::Lacks { ino, segment, bytes: asked, why, for_good }, over(asked)]
         }
     }
 }
@@ -318,6 +393,17 @@ fn has_bytes(segment: &File, at: u64, len: u64) -> bool {
     false
 }
 
+/// True if a segment has nothing but zeroes and these bytes in their place: whoever was killed had begun to write them.
+fn is_begun(segment: &File, bytes: &[u8], at: u64) -> bool {
+    let (mut at, mut found) = (at, vec![0; ZEROES]);
+    bytes.chunks(ZEROES).all(|bytes| {
+        let found = &mut found[..bytes.len()];
+        let is_read = segment.read_exact_at(found, at).is_ok();
+        at += bytes.len() as u64;
+        is_read && found.iter().zip(bytes).all(|(found, byte)| *found == 0 || found == byte)
+    })
+}
+
 /// That nothing is in a segment yet. Whoever says which one it is need not be the server of this pool.
 fn check_new(segment: &File, size: u64) -> io::Result<()> {
     let found = segment.metadata()?;
@@ -351,5 +437,35 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&file, b"bytes", 0).unwrap();
         assert!(check_new(&file, 1 << 20).is_err());
         assert!(check_new(&File::open("/dev/null").unwrap(), 0).is_err());
+    }
+
+    /// Proves E22.
+    #[test]
+    fn what_somebody_had_begun_to_write_is_written_to_its_end() {
+        let file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..3 * ZEROES / 2).map(|n| n as u8 | 1).collect();
+        file.set_len(10 + bytes.len() as u64).unwrap();
+        assert!(is_begun(&file, &bytes, 10));
+        file.write_all_at(&bytes[..ZEROES + 5], 10).unwrap();
+        assert!(has_bytes(&file, 10, bytes.len() as u64) && is_begun(&file, &bytes, 10));
+        assert!(!is_begun(&file, &bytes, 11), "beyond its end");
+        file.write_all_at(&[bytes[ZEROES + 9] ^ 2], 10 + ZEROES as u64 + 9).unwrap();
+        assert!(!is_begun(&file, &bytes, 10));
+    }
+
+    /// Proves E21, E22.
+    #[test]
+    fn what_cannot_come_now_is_said_of_the_portion_alone() {
+        let (of, asked) = ((Ino(7), SegmentId(9)), (10, 20));
+        let is_of_file = |said: &[Bring]| said.iter().any(|said| matches!(said, Bring::Failed { .. }));
+        let is_over = |said: &Bring| matches!(said, Bring::Over { asked: (10, 20), .. });
+        let said = sayings(of, Some(asked), Err(Why::for_now("others come from its remote")));
+        assert!(matches!(said[0], Bring::Lacks { bytes: (10, 20), for_good: false, .. }) && is_over(&said[1]));
+        assert!(!is_of_file(&said));
+        let said = sayings(of, Some(asked), Err(Why::of_file("its segment: it has other bytes", false)));
+        assert!(is_over(&said[0]) && is_of_file(&said));
+        assert!(is_of_file(&sayings(of, None, Err(Why::for_now("503")))));
+        let signs = OnItsWay { ino: of.0, segment: of.1, portion: Some((asked, (0, 64))) };
+        assert!(matches!(signs.sign(), Bring::Takes { asked: (10, 20), takes: (0, 64), .. }));
     }
 }

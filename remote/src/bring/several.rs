@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tensorfs_layout::Ino;
 
-use crate::bring::mount::{AFTER_FAILURE, Job, Mount, PAUSES, Stop, locked};
+use crate::bring::mount::{AFTER_FAILURE, Job, Mount, PAUSES, Stop, Why, locked};
 use crate::fetch::Fetcher;
 use crate::origin::Noted;
 use crate::repository::{Newest, Repository};
@@ -191,10 +191,10 @@ impl Sources {
                 continue;
             };
             let refused = match self.find(job.number) {
-                None => Some(("its remote has no such file".to_owned(), true)),
-                Some((_, source, _)) if !source.is_open() => Some((source.why(), false)),
+                None => Some(Why::of_file("its remote has no such file", true)),
+                Some((_, source, _)) if !source.is_open() => Some(Why::for_now(source.why())),
                 Some((which, _, number)) if self.hand_over(which, Job { number, ..job }) => None,
-                Some(_) => Some(("others come from its remote, or none does".to_owned(), false)),
+                Some(_) => Some(Why::for_now("others come from its remote, or none does")),
             };
             if let Some(why) = refused {
                 self.mount.said(job, Err(why))?;
