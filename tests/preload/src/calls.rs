@@ -128,7 +128,8 @@ unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     let real = || real!(read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t);
     let read = judge::call(Call::Read, || place::of(fd), -1, real);
     // Only now: a thread that reads requests waits in here for long.
-    let Some(len) = usize::try_from(read).ok().filter(|_| judge::is_wanted(&[Call::Request, Call::Answer])) else {
+    let is_wanted = |len: &usize| *len > 0 && judge::is_wanted(&[Call::Request, Call::Answer]);
+    let Some(len) = usize::try_from(read).ok().filter(is_wanted) else {
         return read;
     };
     // SAFETY: so many bytes of the buffer were just written.
