@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::reader::Decoder;
 
@@ -39,24 +39,25 @@ impl Decoders {
         new: impl FnOnce() -> Decoding,
         work: impl FnOnce(&mut Decoding) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.note(held);
+        self.note(held, None);
         let mut place = held.lock();
         let mut decoding = place.take().unwrap_or_else(new);
         let done = work(&mut decoding);
         *place = done.is_ok().then_some(decoding);
-        drop(place);
         // Meanwhile it was not to be taken away, by whoever found that there are too many.
-        self.note(held);
+        self.note(held, Some(place));
         done
     }
 
-    /// Notes that a tensor has a decoder, and takes the oldest ones away if there are too many.
-    fn note(&self, decoding: &Held) {
+    /// Notes that a tensor has a decoder, and takes the oldest ones away if there are too many. Whoever has its `place`
+    /// lets go of it in one step with that: a decoder is neither there without being noted nor noted without being there.
+    fn note(&self, decoding: &Held, place: Option<MutexGuard<Option<Decoding>>>) {
         let mut all = self.0.lock();
         let this = Arc::downgrade(decoding);
         all.retain(|other| !other.ptr_eq(&this) && other.strong_count() > 0);
         all.push_back(this);
         let oldest = if all.len() > IDLE { all.pop_front().and_then(|oldest| oldest.upgrade()) } else { None };
+        drop(place);
         drop(all);
         // One that is decoding right now notes itself again.
         if let Some(mut held) = oldest.as_ref().and_then(|oldest| oldest.try_lock()) {

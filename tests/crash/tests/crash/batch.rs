@@ -10,7 +10,7 @@ use tensorfs_crash::scratch::Scratch;
 use crate::campaign::{calls, tell};
 
 /// More than are synced at a time.
-const FILES: usize = 132;
+const FILES: usize = 68;
 
 const EFFORT: Effort = Effort {
     full: Budget { exhaustive: 4, single: 2, sampled: 6 },
