@@ -218,9 +218,7 @@ impl Watch {
         if !words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--kept=")) {
             return Ok(Self::Never);
         }
-        let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap_or_default();
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
-        Ok(match parent.filter(|parent| process::name(*parent) == NAME) {
+        Ok(match process::parent(server).filter(|parent| process::name(*parent) == NAME) {
             Some(parent) => Self::By(Pid::from_raw(parent as i32)),
             None => Self::NoMore(Pid::from_raw(server as i32)),
         })

@@ -9,10 +9,10 @@ use tensorfs_layout::pool::{Holder, holder};
 
 use crate::mounting::busy::has_locked;
 use crate::mounting::connection;
-use crate::mounting::elsewhere;
 use crate::mounting::in_use::in_use;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::process::{self, Process};
+use crate::mounting::{elsewhere, exchange};
 use crate::show::failure::{At, Failure};
 use crate::show::output;
 
@@ -32,6 +32,8 @@ pub struct ServerProcess {
     pid: u32,
     /// None: it cannot be seen from here (another process namespace).
     process: Option<Process>,
+    /// Its keeper, if it has one that can be seen.
+    keeper: Option<Process>,
 }
 
 impl ServerProcess {
@@ -40,9 +42,10 @@ impl ServerProcess {
         let Holder { pid, .. } = holder(pool).ok()??;
         // In another process namespace, as that of a container, the number is somebody else's.
         let process = Process::open(pid).ok().filter(|_| has_locked(pid, pool) != Some(false));
+        let keeper = process.as_ref().and_then(|_| keeper_of(pid));
         // The process id was read before it was pinned down: if it holds the pool now, it is the right one.
         let still = holder(pool).ok()??;
-        (still.pid == pid).then_some(ServerProcess { pid, process })
+        (still.pid == pid).then_some(ServerProcess { pid, process, keeper })
     }
 
     /// Waits until the pool is closed: everything is in it then, and it can be mounted, copied or moved. False, and
@@ -57,7 +60,13 @@ impl ServerProcess {
                 if let Ok(Some(false)) = was_closed(pool) {
                     output::complain(format!("{}: {LEFT}", pool.display()));
                 }
-                return Ok(true);
+                // It has the pool's directory for a moment longer, and the host cannot be unmounted before that.
+                let patience = left.unwrap_or(PATIENCE).min(PATIENCE);
+                let is_over = self.keeper.as_ref().map_or(Ok(true), |keeper| keeper.wait(patience)).at(pool)?;
+                if !is_over {
+                    output::complain(format!("{}: closed, but the keeper of process {pid} goes on", pool.display()));
+                }
+                return Ok(is_over);
             }
             if let Some(why) = elsewhere::holders(mount) {
                 output::complain(format!("{}: unmounted here, but process {pid} goes on: {why}", pool.display()));
@@ -133,6 +142,14 @@ impl ServerProcess {
         }
         Ok(false)
     }
+}
+
+/// The keeper of a server, which is its parent.
+fn keeper_of(server: u32) -> Option<Process> {
+    let keeper = process::parent(server)?;
+    let process = Process::open(keeper).ok()?;
+    // It was not pinned down before: if it is the parent now, it is the right one.
+    (process::name(keeper) == exchange::NAME && process::parent(server) == Some(keeper)).then_some(process)
 }
 
 /// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.

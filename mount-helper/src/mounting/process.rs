@@ -78,6 +78,12 @@ pub fn name(pid: u32) -> String {
         .unwrap_or_else(|_| "?".to_owned())
 }
 
+/// The process that has started a process, or that has taken it over since, if it is there.
+pub fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
 /// The user that a process is of, if it is there.
 pub fn user(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -17,6 +17,7 @@ mod program;
 mod progress;
 mod retention;
 mod slow;
+mod states;
 mod stores;
 mod strangers;
 mod union;
