@@ -30,7 +30,7 @@ use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, Target};
 use crate::origin::Noted;
-use crate::repository::{Content, Entry, Hash, Newest, Repository, State, Tree, name_of};
+use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Repository, State, Tree, name_of};
 
 /// So many files, or so many bytes, are committed and sealed together.
 const LOT: (usize, u64) = (256, 256 << 20);
@@ -40,10 +40,6 @@ const NOTE: usize = 4000;
 const RESTORING: &str = "restoring";
 /// So, if the bytes of its files are to come later.
 const COMING: &str = "coming";
-/// The attribute of a file whose writer was killed, which names the file's segment.
-const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
-/// How the names of attributes begin that say which segments of a pool are as a power loss left them.
-const LEFT: &[u8] = b"user.tensorfs.left.";
 
 /// Hears how many bytes of how many are there.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
@@ -342,7 +338,7 @@ fn beside(to: &Path) -> Option<PathBuf> {
 
 /// The bytes that the parts of a file have.
 fn bytes_of(content: &Content) -> u64 {
-    content.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len()))
+    content.bytes()
 }
 
 impl<'a> Restore<'a> {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::REMOTE_NAME;
-use tensorfs_layout::pool::{BRING, Bring, COMMIT, LEAVE, Leave};
+use tensorfs_layout::pool::{BRING, Bring, COMMIT, FOLLOW, Follow, LEAVE, Leave};
 
 use crate::caller::{Asker, Caller};
 use crate::error::Result;
@@ -723,6 +723,11 @@ impl fuser::Filesystem for Adapter {
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let asked = Asked::of(req, number);
+        if self.fs.store().is_followed() {
+            // Of one that needs none the kernel would keep the listing.
+            self.count(asked, ("opendir", |c| &c.opendir)).answered(&self.fs);
+            return reply.opened(FileHandle(0), FopenFlags::empty());
+        }
         // Listings need no handle; the kernel does not ask again.
         reply.error(self.refuse(asked, ("opendir", |c| &c.opendir)));
     }
@@ -958,6 +963,13 @@ impl fuser::Filesystem for Adapter {
             let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
             let answer = |answered| answer::ioctl(reply, answered);
             return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.leave(caller, request), answer);
+        }
+        if cmd == FOLLOW
+            && let Some(request) = Follow::decode(in_data)
+        {
+            let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
+            let answer = |answered| answer::ioctl(reply, answered);
+            return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.follow(caller, request), answer);
         }
         let Some(request) = request else {
             let begun = self.count(asked, ("ioctl", |c| &c.ioctl));
