@@ -18,7 +18,7 @@ use crate::protocol::Request;
 use crate::shares::Share;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
 use crate::store::{Bytes, Had, Space, Store};
-use crate::tree::{Change, New, Tree};
+use crate::tree::{Change, New, Tree, Whole};
 use crate::waits;
 
 use super::realm::Realm;
@@ -511,6 +511,11 @@ impl Filesystem {
         }
     }
 
+    /// All that is in a directory whose names change together.
+    pub fn whole(&self, dir: Ino) -> Option<Result<Whole>> {
+        (self.store().is_followed() && self.is_of_tree(dir)).then(|| self.tree.whole(dir))
+    }
+
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
     pub fn readdir(&self, dir: Ino, cookie: u64, take: impl FnMut(Listed<'_>) -> bool) -> Result<()> {
         match Realm::of(dir) {
@@ -520,12 +525,8 @@ impl Filesystem {
     }
 
     /// Lists a directory with the attributes of what is in it.
-    pub fn readdirplus(&self, dir: Ino, cookie: u64, mut take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
+    pub fn readdirplus(&self, dir: Ino, cookie: u64, take: impl FnMut(ListedPlus<'_>) -> bool) -> Result<()> {
         match Realm::of(dir) {
-            // What the kernel does not know of, it need not forget.
-            Realm::Tree if self.store().is_followed() => {
-                self.tree.readdirplus(dir, cookie, |entry| take(ListedPlus { known: false, ..entry }))
-            }
             Realm::Tree => self.tree.readdirplus(dir, cookie, take),
             Realm::Control => self.control.readdirplus(dir, cookie, take),
         }

@@ -23,7 +23,7 @@ struct Known {
 }
 
 /// How the tree of a mount goes on to newer ones of its remote.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FollowInfo {
     /// The URL of the remote.
     pub url: Option<String>,

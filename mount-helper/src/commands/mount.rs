@@ -1,7 +1,6 @@
 //! `tensorfs mount`.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 use log::LevelFilter;
 use tensorfs_layout::pool::{carried, looks_like_pool};

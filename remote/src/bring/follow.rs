@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,12 +29,14 @@ const TREES: usize = 24;
 const CONTENTS: usize = 1 << 16;
 /// After a failure it is looked again later and later, up to this.
 const LATER: Duration = Duration::from_secs(60);
-/// Every so many looks the place is listed: what follows the tree that is here may have been removed as garbage.
+/// Every so many looks the place is opened anew and listed: what follows the tree that is here may have been removed as garbage.
 const LISTED: u32 = 6;
 /// Where the pool changes under the comparison, it is made again so often.
 const TRIES: usize = 3;
 /// Of a file that nobody knows, it is looked no more often.
 const ANEW: Duration = Duration::from_secs(1);
+/// So long is waited until it is known.
+const KNOWN: Duration = Duration::from_secs(3);
 
 /// Which content files have that are away, by their places.
 type Contents = HashMap<u64, Arc<Content>>;
@@ -43,10 +45,13 @@ type Contents = HashMap<u64, Arc<Content>>;
 struct Following {
     mount: Mount,
     settings: Settings,
-    repository: OnceLock<Repository>,
+    /// As it was opened last: another place may have its name by now, or other rights.
+    repository: Mutex<Option<Arc<Repository>>>,
     /// Why that could not be opened, or read.
     why: Mutex<Option<String>>,
     known: Mutex<Known>,
+    /// Held by who reads what is known.
+    reading: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -80,8 +85,9 @@ fn over(_: Stop) -> Not {
 /// Brings files of a mount until it is mounted no more; and newer trees, if it is to be looked for them `every` so
 /// often. Nobody waits then for a store that does not answer.
 pub(super) fn bring(mount: Mount, noted: Followed, every: Option<Duration>) {
-    let (repository, why, known) = (OnceLock::new(), Mutex::default(), Mutex::default());
-    let following = Arc::new(Following { mount, settings: noted.settings, repository, why, known });
+    let (repository, why, known) = (Mutex::default(), Mutex::default(), Mutex::default());
+    let following =
+        Arc::new(Following { mount, settings: noted.settings, repository, why, known, reading: Mutex::default() });
     let begin = |work: fn(&Following)| {
         let following = following.clone();
         thread::spawn(move || work(&following))
@@ -91,8 +97,8 @@ pub(super) fn bring(mount: Mount, noted: Followed, every: Option<Duration>) {
     thread::spawn(move || looking.look_all_the_time(every));
     let workers: Vec<_> = (0..THREADS + THREADS_WAITED_FOR)
         .map(|n| match n >= THREADS {
-            true => begin(|following| drop(following.work(true))),
-            false => begin(|following| drop(following.work(false))),
+            true => begin(|following| while following.work(true).is_ok() {}),
+            false => begin(|following| while following.work(false).is_ok() {}),
         })
         .collect();
     workers.into_iter().for_each(|worker| drop(worker.join()));
@@ -104,10 +110,10 @@ impl Following {
         self.mount.over.load(Ordering::SeqCst)
     }
 
-    /// Fetches files.
+    /// Fetches files, until the remote was opened anew.
     fn work(&self, waited_for: bool) -> std::result::Result<(), Stop> {
         let repository = loop {
-            if let Some(repository) = self.repository.get() {
+            if let Some(repository) = locked(&self.repository).clone() {
                 break repository;
             }
             let why = locked(&self.why).clone();
@@ -122,13 +128,13 @@ impl Following {
             }
             thread::sleep(PAUSES[1]);
         };
-        let mut fetcher = Fetcher::new(repository);
-        loop {
+        let mut fetcher = Fetcher::new(&repository);
+        while locked(&self.repository).as_ref().is_some_and(|newest| Arc::ptr_eq(newest, &repository)) {
             let Some(job) = self.mount.next(waited_for)? else {
                 thread::sleep(PAUSES[usize::from(!waited_for)]);
                 continue;
             };
-            let content = self.content(repository, job.number);
+            let content = self.content(&repository, job.number);
             let fetched = content.and_then(|content| self.mount.fetch_content(&mut fetcher, Some(&content), job));
             let failed = fetched.is_err();
             self.mount.said(job, fetched)?;
@@ -136,34 +142,46 @@ impl Following {
                 thread::sleep(AFTER_FAILURE);
             }
         }
+        Ok(())
     }
 
     /// The content of a file that is away.
     fn content(&self, repository: &Repository, place: u64) -> std::result::Result<Arc<Content>, Why> {
-        let mut known = locked(&self.known);
-        let find = |known: &Known| {
-            let all = std::iter::once(&known.away).chain(&known.before);
-            all.filter_map(|contents| contents.get(&place)).next().cloned()
+        let find = || {
+            let known = locked(&self.known);
+            let mut all = std::iter::once(&known.away).chain(&known.before);
+            (all.find_map(|contents| contents.get(&place).cloned()), known.read)
         };
-        if let Some(content) = find(&known) {
-            return Ok(content);
+        let asked = Instant::now();
+        while asked.elapsed() < KNOWN {
+            let (found, read) = find();
+            if let Some(content) = found {
+                return Ok(content);
+            }
+            if read.is_none_or(|read| read.elapsed() >= ANEW)
+                && let Ok(reading) = self.reading.try_lock()
+            {
+                let read = self.read(repository, &reading);
+                read.map_err(|error| Why::for_now(error.to_string()))?;
+                let none = || Why::of_file("no tree of its remote that is kept has such a file", true);
+                return find().0.ok_or_else(none);
+            }
+            // What was gone over to a moment ago is being read.
+            thread::sleep(PAUSES[0]);
         }
-        if known.read.is_some_and(|read| read.elapsed() < ANEW) {
-            return Err(Why::for_now("its place in the remote is not known yet"));
-        }
-        let read = self.read(repository, &mut known);
-        read.map_err(|error| Why::for_now(error.to_string()))?;
-        find(&known).ok_or_else(|| Why::of_file("no tree of its remote that is kept has such a file", true))
+        Err(Why::for_now("its place in the remote is not known yet"))
     }
 
     /// Reads what the pool has, and what files there are in its remote. Returns which tree it is.
-    fn read(&self, repository: &Repository, known: &mut Known) -> Result<(Committed, Follows, Vec<u8>)> {
+    fn read(&self, repository: &Repository, _: &MutexGuard<'_, ()>) -> Result<(Committed, Follows, Vec<u8>)> {
         let committed = Committed::read(&self.mount.pool)?;
         let (follows, note) = noted(&committed)?;
-        if known.tree.as_ref().is_none_or(|tree| !is_of(tree, follows.number, follows.hash)) {
-            known.tree = tree_of(repository, follows.number, follows.hash)?.map(Arc::new);
-        }
-        let mut trees: Vec<Arc<Newest>> = known.tree.iter().cloned().collect();
+        let tree = locked(&self.known).tree.clone().filter(|tree| is_of(tree, follows.number, follows.hash));
+        let tree = match tree {
+            Some(tree) => Some(tree),
+            None => tree_of(repository, follows.number, follows.hash)?.map(Arc::new),
+        };
+        let mut trees: Vec<Arc<Newest>> = tree.iter().cloned().collect();
         if let Some((number, hash)) = follows.partly {
             trees.extend(tree_of(repository, number, hash)?.map(Arc::new));
         }
@@ -172,6 +190,8 @@ impl Following {
             trees.push(Arc::new(repository.newest()?));
         }
         let away = away(committed.view(), &trees);
+        let mut known = locked(&self.known);
+        known.tree = tree;
         let mut before = std::mem::replace(&mut known.away, away);
         before.retain(|place, _| !known.away.contains_key(place));
         if !before.is_empty() {
@@ -182,6 +202,7 @@ impl Following {
             known.before.pop_back();
         }
         known.read = Some(Instant::now());
+        drop(known);
         Ok((committed, follows, note))
     }
 
@@ -190,7 +211,7 @@ impl Following {
         let mut here = (0, 0);
         let (mut failures, mut looks) = (0_u32, 0);
         while !self.is_over() {
-            let looked = self.look(every.is_some(), looks % LISTED == 0, &mut here);
+            let looked = self.look(every.is_some(), looks % LISTED == 0 || failures > 0, &mut here);
             looks += 1;
             let why = match looked {
                 Ok(()) => None,
@@ -223,21 +244,28 @@ impl Following {
 
     /// Looks once, and goes over to a newer tree if there is one.
     fn look(&self, goes_on: bool, list: bool, here: &mut (u64, i64)) -> std::result::Result<(), Not> {
-        if self.repository.get().is_none() {
-            let _ = self.repository.set(Repository::new(self.settings.open()?));
-        }
-        let Some(repository) = self.repository.get() else { return Ok(()) };
-        let mut known = locked(&self.known);
-        let (follows, tree) = match (&known.tree, known.read) {
-            // Nobody else changes which tree is here.
-            (Some(tree), Some(_)) => (None, tree.clone()),
-            _ => {
-                let (_, follows, _) = self.read(repository, &mut known)?;
-                *here = (follows.number, follows.time);
-                (Some(follows), known.tree.clone().unwrap_or_default())
+        let opened = locked(&self.repository).clone().filter(|_| !list);
+        let repository = match opened {
+            Some(opened) => opened,
+            None => {
+                let opened = Arc::new(Repository::new(self.settings.open()?));
+                locked(&self.repository).insert(opened).clone()
             }
         };
-        drop(known);
+        let repository = &*repository;
+        let known = {
+            let known = locked(&self.known);
+            known.tree.clone().filter(|_| known.read.is_some())
+        };
+        let (follows, tree) = match known {
+            // Nobody else changes which tree is here.
+            Some(tree) => (None, tree),
+            None => {
+                let (_, follows, _) = self.read(repository, &locked(&self.reading))?;
+                *here = (follows.number, follows.time);
+                (Some(follows), locked(&self.known).tree.clone().unwrap_or_default())
+            }
+        };
         let follows = follows.filter(|follows| follows.partly.is_some() || tree.head.is_none());
         if !goes_on {
             return Ok(());
@@ -263,7 +291,7 @@ impl Following {
     /// Has the server go over to a tree.
     fn go_over(&self, repository: &Repository, newest: Newest, here: &mut (u64, i64)) -> std::result::Result<(), Not> {
         for _ in 0..TRIES {
-            let (committed, follows, note) = self.read(repository, &mut locked(&self.known))?;
+            let (committed, follows, note) = self.read(repository, &locked(&self.reading))?;
             *here = (follows.number, follows.time);
             if is_of(&newest, follows.number, follows.hash) && follows.partly.is_none() {
                 return Ok(());
@@ -286,9 +314,8 @@ impl Following {
             match self.switch(repository, (&newest, &follows), (between, note_sum(&note)))? {
                 true => {
                     *here = (newest.number(), newest.head.as_ref().map_or(0, |head| head.time));
-                    let mut known = locked(&self.known);
-                    known.tree = Some(Arc::new(newest));
-                    self.read(repository, &mut known)?;
+                    locked(&self.known).tree = Some(Arc::new(newest));
+                    self.read(repository, &locked(&self.reading))?;
                     return Ok(());
                 }
                 false => continue,
