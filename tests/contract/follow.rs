@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,9 +15,9 @@ use serde_json::Value;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{Change, FOLLOW_CHUNK, Follow, FollowReply, follow, note_sum};
 use tensorfs_layout::{Ino, ROOT};
-use tensorfs_tests::{Mount, Pattern, Setup, is_root, on_mounts, wait_until, xattr};
+use tensorfs_tests::{Mount, Pattern, Setup, is_root, on_mounts, tensorfs, wait_until, xattr};
 
-use crate::bring::{all_come, bringers, errno, state};
+use crate::bring::{Waits, all_come, bringers, errno, state};
 
 on_mounts!(
     a_newer_batch_appears_as_a_whole,
@@ -248,17 +249,14 @@ fn who_has_an_old_version_open_reads_it_to_its_end(setup: Setup) {
     let Some(remote) = Followed::new(setup, fill) else { return };
     remote.make();
     // So that nothing of them comes before they are replaced.
-    remote.leave();
+    let dirs = fs::read_dir(remote.at.join("objects")).unwrap().map(|dir| dir.unwrap().path());
+    let objects = dirs.flat_map(|dir| fs::read_dir(dir).unwrap()).map(|object| object.unwrap().path());
+    let is_of = |path: &PathBuf| (0..2).any(|n| fs::read(path).unwrap() == Pattern(n).bytes(0, SIZE));
+    let hidden: Vec<PathBuf> = objects.filter(is_of).collect();
+    assert_eq!(hidden.len(), 2);
+    hidden.iter().for_each(|path| fs::rename(path, path.with_extension("hidden")).unwrap());
     let mount = remote.mount_what_is_made([]);
     let mut open = ["replaced", "removed"].map(|name| File::open(mount.at(name)).unwrap());
-    fs::rename(remote.at.with_file_name("elsewhere"), remote.at.with_file_name("old")).unwrap();
-    fs::create_dir(&remote.at).unwrap();
-    for name in ["log", "base", "objects", "tensorfs-remote"] {
-        let old = remote.at.with_file_name("old").join(name);
-        if old.exists() {
-            fs::rename(old, remote.at.join(name)).unwrap();
-        }
-    }
     assert!(fs::read(mount.at("here")).unwrap() == Pattern(2).bytes(0, SIZE));
     let mut here = File::open(mount.at("here")).unwrap();
     for n in 3..6 {
@@ -269,7 +267,16 @@ fn who_has_an_old_version_open_reads_it_to_its_end(setup: Setup) {
         remote.carry();
         remote.wait(&mount);
     }
-    assert_eq!(names(mount.path()), [".tensorfs", "replaced"].map(str::to_owned)[1..]);
+    assert_eq!(names(mount.path()), ["replaced"]);
+    hidden.iter().for_each(|path| fs::rename(path.with_extension("hidden"), path).unwrap());
+    // Who follows from now on has not seen them go.
+    for pid in bringers(&mount) {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    wait_until("nobody follows", || bringers(&mount).is_empty());
+    let mut another = Command::new(Path::new(tensorfs().get_program()).with_file_name("tensorfs-carrier"));
+    another.args(["bring", "--follow=0.05", text(mount.pool()), text(mount.path())]);
+    let _another = Waits(another.spawn().unwrap());
     for (n, file) in open.iter_mut().enumerate() {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).unwrap();
@@ -485,7 +492,7 @@ fn a_remote_that_is_as_it_was_before_changes_nothing(setup: Setup) {
     let mut mount = remote.mount();
     let first = remote.at.with_file_name("first");
     let copy = |from: &Path, to: &Path| {
-        assert!(std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
     };
     copy(&remote.at, &first);
     fs::write(remote.origin.at("b"), b"b").unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorfs_layout::log::{Record, Transaction};
-use tensorfs_layout::pool::{Change, Follow, FollowReply, Whose, note_sum};
+use tensorfs_layout::pool::{Change, Follow, FollowReply, Whose, known_of, note_sum};
 use tensorfs_layout::segment::Gone;
 use tensorfs_layout::{Ino, ROOT, Timestamp};
 
@@ -24,6 +24,9 @@ use super::bringer::Bringer;
 const LOT: usize = 256;
 /// So many bytes of names and attributes are kept in mind for a lot, and so many of a change that has not come whole.
 const MOST: usize = 64 << 20;
+
+/// Bytes of a reason at most.
+const REASON: usize = 1000;
 
 /// Goes over to newer trees.
 pub(crate) struct Follower {
@@ -94,6 +97,10 @@ impl Follower {
                 Ok(FollowReply::Noted)
             }
             Follow::Begin { note, .. } => self.begin(note),
+            Follow::What { ino } => {
+                let known = store.view().object(ino).and_then(known_of);
+                known.map_or_else(|| refused("there is no such file"), Ok)
+            }
             Follow::Changes { switch, at, bytes } => {
                 let mut state = self.state.lock();
                 match state.switch.as_mut().filter(|known| (known.number, known.come) == (switch, at)) {
@@ -102,7 +109,7 @@ impl Follower {
                         Ok(()) => Ok(FollowReply::Noted),
                         Err(why) => {
                             self.give_up(state.switch.take());
-                            Ok(FollowReply::Refused(why.to_string()))
+                            Ok(FollowReply::Refused(shortened(why.to_string())))
                         }
                     },
                 }
@@ -116,7 +123,10 @@ impl Follower {
                         if last || gone.is_err() {
                             self.give_up(state.switch.take());
                         }
-                        Ok(gone.map_or_else(|why| FollowReply::Refused(why.to_string()), |()| FollowReply::Noted))
+                        Ok(gone.map_or_else(
+                            |why| FollowReply::Refused(shortened(why.to_string())),
+                            |()| FollowReply::Noted,
+                        ))
                     }
                 }
             }
@@ -279,4 +289,11 @@ impl Follower {
             }
         }
     }
+}
+
+fn shortened(mut why: String) -> String {
+    while why.len() > REASON {
+        why.pop();
+    }
+    why
 }

@@ -27,9 +27,11 @@ use crate::log::tier::{REMOTE_NAME, Tier};
 use crate::log::transaction::Transaction;
 use crate::pool::asking::ask;
 use crate::pool::edit::Edit;
+use crate::pool::leaving::digest;
 use crate::pool::opened::Pool;
 use crate::segment::examine::SealedRun;
 use crate::time::Timestamp;
+use crate::tree::object::Object;
 use crate::tree::view::View;
 
 /// Bytes of a request or an answer, at most.
@@ -84,6 +86,11 @@ pub enum Follow {
         /// No lot follows.
         last: bool,
     },
+    /// What is known of a file that was removed and that somebody has open.
+    What {
+        /// The file.
+        ino: Ino,
+    },
 }
 
 /// What is answered.
@@ -102,6 +109,15 @@ pub enum FollowReply {
     Unknown,
     /// Not so, and why.
     Refused(String),
+    /// What is known of a file.
+    Is {
+        /// Its bytes.
+        size: u64,
+        /// A CRC32C of its seals, as [`crate::pool::digest`] makes it.
+        seals: u32,
+        /// When its bytes were changed last.
+        mtime: Timestamp,
+    },
 }
 
 /// Asks the server of the mount that a directory is in.
@@ -278,6 +294,14 @@ impl Change {
             Self::Xattr(ino, name, None) => Record::XattrRemoval { ino: there(*ino)?, name: name.as_slice().into() },
         }))
     }
+}
+
+/// What is known of a file, if it is one, and all of it is sealed.
+pub fn known_of(object: &Object) -> Option<FollowReply> {
+    let chain = object.chain().filter(|chain| chain.is_sealed())?;
+    let runs = chain.runs().iter().filter(|run| run.len > 0);
+    let seals = digest(runs.filter_map(|run| Some((run.len, run.seal()?.crc))));
+    Some(FollowReply::Is { size: chain.size(), seals, mtime: object.attributes.mtime })
 }
 
 impl Pool {

@@ -41,7 +41,7 @@ pub use bringing::{BRING, Bring, BringReply, ToBring, bring, has_remote};
 pub use carrying::{COMMIT, Carried, Carrying, carried, have_committed};
 pub use create::{CreateOptions, LIMIT_MIN, is_unfinished, looks_like_pool};
 pub use edit::Edit;
-pub use following::{Change, FOLLOW, FOLLOW_CHUNK, Follow, FollowReply, Look, New, Whose, follow, note_sum};
+pub use following::{Change, FOLLOW, FOLLOW_CHUNK, Follow, FollowReply, Look, New, Whose, follow, known_of, note_sum};
 pub use leaving::{Known, LEAVE, Leave, LeaveReply, digest, leave};
 pub use lock::{Holder, could_inherit, holder, lock_of};
 pub use open::{Inherited, OpenOptions, READ_ONLY_HOST};

@@ -357,3 +357,165 @@ fn checksums(content: &Content, fetcher: &mut Fetcher<'_>) -> Result<Vec<Run>> {
     runs.extend((len > 0).then(|| (len, crc, Vec::new())));
     Ok(runs)
 }
+
+#[cfg(test)]
+mod tests {
+    use tensorfs_layout::check::Committed;
+    use tensorfs_layout::pool::{CreateOptions, OpenOptions, Pool};
+
+    use super::*;
+    use crate::repository::{Hash, Line, Part, Sealed};
+
+    fn entry(ino: u64, kind: u32) -> Entry {
+        let time = (0, 0);
+        Entry {
+            ino,
+            mode: kind | 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            xattrs: BTreeMap::new(),
+            target: None,
+            file: None,
+        }
+    }
+
+    fn file(ino: u64, bytes: &[u8]) -> Entry {
+        let (size, hash) = (bytes.len() as u64, Hash::of(bytes));
+        let seals = vec![Sealed(size, crc32c_append(0, bytes), String::new())];
+        let parts = vec![Part::Alone((size, hash))];
+        let content = Content { state: State::Whole, size, segment: ino, version: 1, parts, seals };
+        Entry { file: Some(content), ..entry(ino, libc::S_IFREG) }
+    }
+
+    fn tree(entries: Vec<Entry>, names: &[(u64, &str, u64)]) -> Tree {
+        let mut tree = Tree::default();
+        let entries = entries.into_iter().chain([entry(1, libc::S_IFDIR)]);
+        entries.for_each(|entry| tree.apply(Line::Object(Box::new(entry))).unwrap());
+        names.iter().for_each(|(dir, name, ino)| tree.apply(Line::Name(*dir, (*name).into(), *ino)).unwrap());
+        tree
+    }
+
+    /// A pool to which changes are made as a server makes them.
+    struct Here(tempfile::TempDir);
+
+    impl Here {
+        fn new() -> Self {
+            let here = Self(tempfile::tempdir().unwrap());
+            Pool::create(&here.0.path().join("pool"), &CreateOptions::default()).unwrap();
+            let pool = here.open();
+            pool.add_remote("file:///remote", b"{\"follows\":0}", 100).unwrap();
+            pool.close().unwrap();
+            here
+        }
+
+        fn open(&self) -> Pool {
+            Pool::open(&self.0.path().join("pool"), &OpenOptions::default()).unwrap()
+        }
+
+        fn read(&self) -> Committed {
+            Committed::read(&self.0.path().join("pool")).unwrap()
+        }
+
+        /// Goes over from one tree to another. Returns how many objects were made, and the changes of names and
+        /// attributes.
+        fn go(&self, before: Option<&Tree>, now: &Tree, moves: bool) -> (usize, Vec<Change>) {
+            let repository = crate::repository::Repository::new(
+                crate::place::Place::open(&format!("file://{}", self.0.path().display()), &Default::default()).unwrap(),
+            );
+            let committed = self.read();
+            let between = Between { here: committed.view(), before, now, shown: "remote" };
+            let found = changes(between, moves).unwrap();
+            let pool = self.open();
+            let (tier, _) = pool.view().remote().map(|(number, tier)| (number, tier.clone())).unwrap();
+            let mut made = Vec::new();
+            for step in &found.made {
+                match step {
+                    Step::Make(entry) => {
+                        let new = new_of(entry, &mut Fetcher::new(&repository)).unwrap();
+                        made.push(pool.make_unnamed(tier, &new).unwrap());
+                    }
+                    Step::Change(Change::Within(dir, name, child)) => {
+                        pool.name_within(made[*dir as usize], name, made[*child as usize]).unwrap();
+                    }
+                    Step::Change(other) => panic!("{other:?}"),
+                }
+            }
+            let known = tensorfs_layout::pool::note_sum(b"{\"follows\":0}");
+            let gone = pool.edit().go_over(known, (&found.lots, &made), b"{\"follows\":0}").unwrap();
+            gone.unwrap();
+            pool.close().unwrap();
+            (made.len(), found.lots)
+        }
+
+        fn ino(&self, path: &str) -> Option<Ino> {
+            self.read().view().resolve(path.as_bytes())
+        }
+    }
+
+    /// Proves E30.
+    #[test]
+    fn what_moved_stays_the_same_and_what_is_gone_over_to_has_no_changes_left() {
+        let here = Here::new();
+        let first = tree(
+            vec![entry(2, libc::S_IFDIR), file(3, b"one"), file(4, b"two"), entry(5, libc::S_IFDIR)],
+            &[(1, "dir", 2), (2, "one", 3), (1, "two", 4), (2, "below", 5)],
+        );
+        assert_eq!(here.go(None, &first, true).0, 4);
+        assert_eq!(here.go(Some(&first), &first, true), (0, Vec::new()));
+        let old = ["dir", "dir/one", "two", "dir/below"].map(|path| here.ino(path));
+        // Exchanged, and moved out of what is no more.
+        let second = tree(
+            vec![entry(5, libc::S_IFDIR), file(3, b"one"), file(4, b"two"), file(9, b"one")],
+            &[(1, "two", 3), (5, "one", 4), (1, "below", 5), (1, "new", 9)],
+        );
+        let (made, lots) = here.go(Some(&first), &second, true);
+        assert_eq!((made, here.ino("dir")), (1, None));
+        assert_eq!(["below/one", "two", "below"].map(|path| here.ino(path)), [old[2], old[1], old[3]]);
+        assert!(lots.contains(&Change::Unname(old[0].unwrap(), b"one".to_vec())), "{lots:?}");
+        assert_eq!(here.go(Some(&second), &second, true), (0, Vec::new()));
+        // Without moves what has another name is another one; a name alone proves nothing.
+        let third = tree(vec![file(4, b"two"), file(3, b"six")], &[(1, "new", 4), (1, "two", 3)]);
+        assert_eq!(here.go(Some(&second), &third, false).0, 2);
+        assert_eq!(here.go(None, &third, false), (0, Vec::new()));
+        assert!(here.ino("two") != old[1] && here.ino("new").is_some());
+        here.open().close().unwrap();
+    }
+
+    /// Proves E30.
+    #[test]
+    fn a_tree_that_cannot_be_is_damaged() {
+        let here = Here::new();
+        let committed = here.read();
+        let fails = |entries: Vec<Entry>, names: &[(u64, &str, u64)]| {
+            let now = tree(entries, names);
+            let between = Between { here: committed.view(), before: None, now: &now, shown: "remote" };
+            let error = changes(between, true).map(|_| ()).unwrap_err();
+            assert!(matches!(error, Error::Damaged { .. }), "{names:?}: {error}");
+        };
+        let dir = || entry(2, libc::S_IFDIR);
+        fails(vec![dir()], &[(1, "a", 2), (1, "b", 2)]);
+        fails(vec![dir()], &[(1, "a", 2), (2, "b", 1)]);
+        fails(vec![dir()], &[(1, "..", 2)]);
+        fails(vec![dir()], &[(1, "a%2Fb", 2)]);
+        fails(vec![dir()], &[(1, "%", 2)]);
+        fails(vec![], &[(1, "a", 2)]);
+        fails(vec![entry(2, 0)], &[(1, "a", 2)]);
+        fails(vec![entry(2, libc::S_IFLNK)], &[(1, "a", 2)]);
+        let with = |change: fn(&mut Content)| {
+            let mut entry = file(2, b"bytes");
+            entry.file.iter_mut().for_each(change);
+            entry
+        };
+        // Never an empty file instead.
+        fails(vec![with(|content| content.parts.clear())], &[(1, "a", 2)]);
+        fails(vec![with(|content| content.size = 4)], &[(1, "a", 2)]);
+        fails(vec![with(|content| content.seals[0].0 = 6)], &[(1, "a", 2)]);
+        fails(vec![with(|content| content.parts = vec![Part::Zeroes((u64::MAX,)); 2])], &[(1, "a", 2)]);
+        fails(vec![with(|content| content.parts.push(Part::Zeroes((0,))))], &[(1, "a", 2)]);
+    }
+}

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::ROOT;
 use tensorfs_layout::check::Committed;
-use tensorfs_layout::pool::{Change, FOLLOW_CHUNK, Follow, FollowReply, follow, note_sum};
+use tensorfs_layout::pool::{Change, FOLLOW_CHUNK, Follow, FollowReply, digest, follow, note_sum};
 use tensorfs_layout::tree::{Object, View};
+use tensorfs_layout::{Ino, ROOT};
 
 use crate::bring::changes::{Between, Step, changes, has_content, has_seals, new_of};
-use crate::bring::mount::{AFTER_FAILURE, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, Why, locked};
+use crate::bring::mount::{AFTER_FAILURE, Job, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, Why, locked};
 use crate::carry::Settings;
 use crate::error::{Error, Result};
 use crate::fetch::Fetcher;
@@ -134,7 +134,7 @@ impl Following {
                 thread::sleep(PAUSES[usize::from(!waited_for)]);
                 continue;
             };
-            let content = self.content(&repository, job.number);
+            let content = self.content(&repository, job);
             let fetched = content.and_then(|content| self.mount.fetch_content(&mut fetcher, Some(&content), job));
             let failed = fetched.is_err();
             self.mount.said(job, fetched)?;
@@ -146,7 +146,8 @@ impl Following {
     }
 
     /// The content of a file that is away.
-    fn content(&self, repository: &Repository, place: u64) -> std::result::Result<Arc<Content>, Why> {
+    fn content(&self, repository: &Repository, job: Job) -> std::result::Result<Arc<Content>, Why> {
+        let place = job.number;
         let find = || {
             let known = locked(&self.known);
             let mut all = std::iter::once(&known.away).chain(&known.before);
@@ -162,14 +163,43 @@ impl Following {
                 && let Ok(reading) = self.reading.try_lock()
             {
                 let read = self.read(repository, &reading);
-                read.map_err(|error| Why::for_now(error.to_string()))?;
+                let (_, follows, _) = read.map_err(|error| Why::for_now(error.to_string()))?;
+                if let (Some(content), _) = find() {
+                    return Ok(content);
+                }
+                let content = self.of_those_before(repository, &follows, job.ino);
+                let content = content.map_err(|error| Why::for_now(error.to_string()))?;
                 let none = || Why::of_file("no tree of its remote that is kept has such a file", true);
-                return find().0.ok_or_else(none);
+                let content = Arc::new(content.ok_or_else(none)?);
+                locked(&self.known).away.insert(place, content.clone());
+                return Ok(content);
             }
             // What was gone over to a moment ago is being read.
             thread::sleep(PAUSES[0]);
         }
         Err(Why::for_now("its place in the remote is not known yet"))
+    }
+
+    /// The content of a file that was removed before this process began, and that somebody has open: of the trees that
+    /// were here before, as its size, time and seals tell. What two different files could be is none.
+    fn of_those_before(&self, repository: &Repository, follows: &Follows, ino: Ino) -> Result<Option<Content>> {
+        let known = self.mount.asked(|at| follow(at, &Follow::What { ino }));
+        let Ok(FollowReply::Is { size, seals, mtime }) = known else { return Ok(None) };
+        for number in &follows.before {
+            let tree = match repository.tree_at(Some(*number)) {
+                Err(Error::Damaged { .. }) => break,
+                tree => tree?,
+            };
+            let is_it = |content: &&Content| {
+                content.bytes() == size && digest(content.seals.iter().map(|seal| (seal.0, seal.1))) == seals
+            };
+            let entries = tree.tree.entries().filter(|entry| entry.attributes().mtime == mtime);
+            let mut found = entries.filter_map(|entry| entry.file.as_ref()).filter(is_it);
+            if let Some(first) = found.next() {
+                return Ok(Some(first.clone()).filter(|_| found.all(|other| other.parts == first.parts)));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads what the pool has, and what files there are in its remote. Returns which tree it is.
