@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::errno::Errno;
@@ -28,7 +29,7 @@ use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
-use crate::fetch::{Fetcher, Target};
+use crate::fetch::{Fetcher, Target, Written};
 use crate::origin::Noted;
 use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Repository, State, Tree, name_of};
 
@@ -104,7 +105,9 @@ struct Waiting {
 
 struct Restore<'a> {
     source: &'a Source<'a>,
-    pool: Pool,
+    pool: Arc<Pool>,
+    /// What was written, from where it comes another time.
+    written: Written,
     /// What became of the objects.
     made: HashMap<u64, Ino>,
     waiting: Vec<Waiting>,
@@ -191,9 +194,13 @@ fn restore_to(
     let pool = Pool::open(staged, &OpenOptions { now, ..OpenOptions::default() })?;
     let later = how.later.as_ref().map(|noted| later(&pool, source.tree, noted)).transpose()?;
     let total = source.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
+    let pool = Arc::new(pool);
+    let of_written = pool.clone();
+    let written = Written::new(move |segment| of_written.segments().open(segment, libc::O_RDONLY).ok().map(File::from));
     let mut restore = Restore {
         source,
         pool,
+        written,
         made: HashMap::new(),
         waiting: Vec::new(),
         waiting_bytes: 0,
@@ -204,9 +211,10 @@ fn restore_to(
         later,
     };
     restore.all()?;
-    let restored = restore.restored;
-    restore.pool.close()?;
-    drop(restore.pool);
+    let Restore { pool, written, fetcher, restored, .. } = restore;
+    pool.close()?;
+    // Whoever has it open has its lock.
+    drop((fetcher, written, pool));
     if let Some(carrying) = Carrying::take(staged)? {
         carrying.forget()?;
     }
@@ -467,9 +475,9 @@ impl<'a> Restore<'a> {
 
     /// What fetches the bytes of an object.
     fn fetcher(&mut self, ino: u64) -> Result<&mut Fetcher<'a>> {
-        let (all, of) = (&self.source.repositories, self.repository_of(ino)?);
+        let (all, of, written) = (&self.source.repositories, self.repository_of(ino)?, self.written.clone());
         let other = self.fetcher.take().filter(|(current, _)| *current == of);
-        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::new(all[of].1))));
+        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::of_many(all[of].1, written))));
         Ok(fetcher)
     }
 
@@ -489,6 +497,7 @@ impl<'a> Restore<'a> {
         };
         let fetched = self.fetcher(entry.ino)?.file(content, None, (target, path), each);
         fetched.map_err(|error| about(path, error))?;
+        self.written.add(content, segment);
         let (sec, nsec) = entry.mtime;
         let time = TimeSpec::new(sec, nsec.into());
         futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;

@@ -445,6 +445,9 @@ impl MountOptions {
             let list = match name {
                 "-o" => words.next().cloned(),
                 _ if name.starts_with("-o") => Some(word[2..].to_owned()),
+                "--read-only" => Some("ro".to_owned()),
+                // It has a value only with a sign of equality.
+                "--follow" => Some(value.map_or_else(|| "follow".to_owned(), |value| format!("follow={value}"))),
                 "--durability" | "--commit" | "--evict-at" | "--passthrough" | "--latency" | "--threads" | "--log"
                 | "--layout" => {
                     let value = value.or_else(|| words.next().cloned()).unwrap_or_default();
@@ -550,6 +553,17 @@ mod tests {
         let list = "rw,auto,noauto,_netdev,nofail,user,exec,defaults,x-systemd.automount,x-a=b,relatime,nosuid,\
                     nodev,,comment=hm";
         assert_eq!(parse(list), Ok(MountOptions::default()));
+    }
+
+    #[test]
+    fn what_follows_a_remote_is_not_written() {
+        assert!(parse("follow").unwrap().check().is_err());
+        assert!(parse("ro,follow,evict-at=90").unwrap().check().is_err());
+        let options = parse("ro,follow").unwrap();
+        assert_eq!((options.check(), options.follow()), (Ok(()), Some(FOLLOW)));
+        assert_eq!(parse(&options.to_list()), Ok(options));
+        let words = ["tensorfs", "mount", "--read-only", "--follow=2.5", "p", "m"].map(str::to_owned);
+        assert_eq!(MountOptions::of_command_line(&words), parse("ro,follow=2.5").unwrap());
     }
 
     #[test]
