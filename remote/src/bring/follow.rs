@@ -238,7 +238,9 @@ impl Following {
 
     /// Looks for newer trees until the mount is gone.
     fn look_all_the_time(&self, every: Option<Duration>) {
-        let mut here = (0, 0);
+        let committed = Committed::read(&self.mount.pool).map_err(Error::from);
+        let follows = committed.and_then(|committed| noted(&committed)).map(|(follows, _)| follows);
+        let mut here = follows.map_or((0, 0), |follows| (follows.number, follows.time));
         let (mut failures, mut looks) = (0_u32, 0);
         while !self.is_over() {
             let looked = self.look(every.is_some(), looks % LISTED == 0 || failures > 0, &mut here);
