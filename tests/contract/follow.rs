@@ -213,7 +213,7 @@ fn what_is_as_it_was_stays_the_same_file(setup: Setup) {
     xattr::set(&from.at("touched"), "user.run", b"seven", 0).unwrap();
     File::options().write(true).open(from.at("touched")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     fs::rename(from.at("dir"), from.at("directory")).unwrap();
-    // The same bytes in another file under the name.
+    // Another file under the name, with the bytes that it had.
     fs::copy(from.at("kept"), from.at("copy")).unwrap();
     fs::rename(from.at("copy"), from.at("kept")).unwrap();
     fs::write(from.at("empty"), b"no more").unwrap();

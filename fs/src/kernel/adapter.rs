@@ -293,7 +293,8 @@ pub(super) struct Greeted {
 
 /// What the kernel is answered as it greets, and what it can do.
 ///
-/// Of a tree whose names change together listings are read without what the names stand for: the kernel would keep that.
+/// Of a tree whose names change together listings are read without what the names stand for, which the kernel would
+/// keep.
 pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode, is_followed: bool) -> io::Result<Greeted> {
     let mut maps_uncached = false;
     let plus = [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];

@@ -317,7 +317,7 @@ fn differ(one: &Content, other: &Content) -> bool {
     lengths(one) == lengths(other) && hashes(one) != hashes(other)
 }
 
-/// A new object as the server is told of it. Of a file without seals the bytes are read, to know them by when they come.
+/// A new object as the server is told of it. Of a file without seals the bytes are read, to know them when they come.
 pub(super) fn new_of(entry: &Entry, fetcher: &mut Fetcher<'_>) -> Result<New> {
     let content = entry.file.as_ref().filter(|content| entry.is_file() && content.bytes() > 0);
     let runs = match content {

@@ -29,7 +29,8 @@ const TREES: usize = 24;
 const CONTENTS: usize = 1 << 16;
 /// After a failure it is looked again later and later, up to this.
 const LATER: Duration = Duration::from_secs(60);
-/// Every so many looks the place is opened anew and listed: what follows the tree that is here may have been removed as garbage.
+/// Every so many looks the place is opened anew and listed: what follows the tree that is here may have been removed as
+/// garbage.
 const LISTED: u32 = 6;
 /// Where the pool changes under the comparison, it is made again so often.
 const TRIES: usize = 3;
