@@ -149,7 +149,7 @@ fn a_newer_batch_appears_as_a_whole(setup: Setup) {
     let Some(remote) = Followed::new(setup, |mount| fill(mount, 0)) else { return };
     let mount = remote.mount();
     let (stops, top) = (Arc::new(AtomicBool::new(false)), mount.path().to_owned());
-    let _ends = Ends(stops.clone());
+    let ends = Ends(stops.clone());
     let reader = thread::spawn(move || {
         let mut seen = Vec::new();
         while !stops.load(Ordering::SeqCst) {
@@ -179,7 +179,7 @@ fn a_newer_batch_appears_as_a_whole(setup: Setup) {
     }
     assert!(fs::read(mount.at("newest/model")).unwrap() == Pattern(3).bytes(0, SIZE));
     assert_eq!(fs::read_to_string(mount.at("log")).unwrap(), "0\n1\n2\n3\n");
-    drop(_ends);
+    drop(ends);
     let seen = reader.join().unwrap();
     assert!(seen.first().is_some_and(|first| first == "0") && seen.is_sorted(), "{seen:?}");
     let info: Value = serde_json::from_slice(&fs::read(mount.at(".tensorfs/info")).unwrap()).unwrap();
