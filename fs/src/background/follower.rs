@@ -1,6 +1,6 @@
 //! The tree goes on to a newer one of its remote. A process beside says what is new
-//! ([`tensorfs_layout::pool::Follow`]). Here it is made: new objects where no name leads to them, then names and attributes in one transaction; and what has
-//! lost its last name by that is let go of.
+//! ([`tensorfs_layout::pool::Follow`]). Here it is made: new objects where no name leads to them, then names and
+//! attributes in one transaction; and what has lost its last name by that is let go of.
 //!
 //! What a switch has made and not named is of no use once another one begins, and goes then; when the server dies, the
 //! recovery finds that no name leads there.
