@@ -64,7 +64,7 @@ pub use error::Error;
 pub use handover::{Handover, KEEPER_DIED, KeeperInfo, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, has_left};
 pub use holder::{device_of, file_of};
 pub use kernel::{Server, ServerHandle, could_take_over};
-pub use options::{Durability, LatencyMode, Options, PassthroughMode};
+pub use options::{Durability, ForRemote, LatencyMode, Options, PassthroughMode};
 pub use privileged::{Own, Privileged, leave_privileged_to};
 pub use protocol::{
     Damaged, Event, FileState, IS_WHOLE, LEAVES, Moving, NO_TIER, Output, Part, Place, Records, Reply, Request,
@@ -72,4 +72,4 @@ pub use protocol::{
 };
 pub use reader::{Inspector, READER, ReaderInfo, TensorBytes, serve_reader};
 pub use rights::keep_to_quotas;
-pub use store::{Counts, check_placement, tiers_of_placement};
+pub use store::{Counts, FollowInfo, check_placement, tiers_of_placement};

@@ -113,6 +113,16 @@ impl FromStr for LatencyMode {
     }
 }
 
+/// What is done for the sake of a remote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForRemote {
+    /// Where the mount is fuller than so many per cent, files are to leave for the remote.
+    pub evict_at: Option<u8>,
+    /// The tree goes on to newer ones of the remote that the pool was made from, and nobody else changes it. So often
+    /// it is looked for one.
+    pub follow: Option<Duration>,
+}
+
 /// How to serve a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -138,8 +148,8 @@ pub struct Options {
     pub allow_other: bool,
     /// What names and records of users' files may take of the server's memory; `None` is what the machine has.
     pub names: Option<u64>,
-    /// Where the mount is fuller than so many per cent, files are to leave for the remote.
-    pub evict_at: Option<u8>,
+    /// What is done for the sake of a remote.
+    pub second_copy: ForRemote,
     /// The version of the program, as it tells itself.
     pub version: &'static str,
     /// What the next server takes over should this one die, if there is to be one.
@@ -167,7 +177,7 @@ impl Default for Options {
             device: None,
             allow_other: false,
             names: None,
-            evict_at: None,
+            second_copy: ForRemote::default(),
             version: env!("CARGO_PKG_VERSION"),
             handover: None,
         }

@@ -52,6 +52,8 @@ impl Kernel for NoKernel {
 
     fn forget_attributes(&self, _: Ino) {}
 
+    fn forget_name(&self, _: Ino, _: &[u8]) {}
+
     fn knows(&self, _: Ino) -> bool {
         true
     }

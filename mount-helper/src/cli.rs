@@ -427,6 +427,15 @@ pub struct ServerFlags {
     /// those first that nobody has used for longest
     #[arg(long, value_name = "PERCENT", value_parser = options::parse_percent)]
     pub evict_at: Option<u8>,
+    /// Mount it so that nothing can be changed, as -o ro
+    #[arg(long)]
+    pub read_only: bool,
+    /// With --read-only: go on to newer trees of the remote that the pool is made
+    /// from (--from), or was, while it is mounted; look for one so often
+    /// [default: 10]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "10", value_parser = options::parse_seconds)]
+    pub follow: Option<Duration>,
     /// Log to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,

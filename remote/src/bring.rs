@@ -3,6 +3,8 @@
 //!
 //! Nothing is kept here: which files are away, the pool knows. Who is killed leaves the rest to the next one.
 
+mod changes;
+mod follow;
 mod mount;
 mod several;
 
@@ -46,11 +48,12 @@ struct Opened {
     settings: Settings,
 }
 
-/// Brings the files of a pool that is mounted, or about to be, until all are here or it is mounted no more.
+/// Brings the files of a pool that is mounted, or about to be, until all are here or it is mounted no more. If it is to
+/// `follow` its remote, it is looked so often for a newer tree of that.
 ///
 /// # Errors
 /// What the pool says of its remote is not to be believed, or cannot be read.
-pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
+pub fn bring_all(pool: &Path, at: &Path, follow: Option<Duration>) -> Result<()> {
     // Whatever has the pool's path later: owner, note and segments are those of this directory.
     let opened = File::open(pool).map_err(|source| {
         let path = pool.display().to_string();
@@ -79,7 +82,7 @@ pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
     let mount = Mount { uuid: committed.superblock().uuid_text(), ..mount };
     let Some((number, tier)) = committed.view().remote() else { return Ok(()) };
     let is_own = tier.is_own_remote();
-    if committed.view().tier_totals(number).files == 0 && !is_own {
+    if committed.view().tier_totals(number).files == 0 && !is_own && !tier.is_followed() {
         return Ok(());
     }
     let from = if geteuid().is_root() && mount.to.owner() != 0 {
@@ -92,6 +95,11 @@ pub fn bring_all(pool: &Path, at: &Path) -> Result<()> {
                 Ok(noted @ Noted::Several(_)) => {
                     drop(committed);
                     several::bring(mount, noted);
+                    return Ok(());
+                }
+                Ok(Noted::Followed(noted)) => {
+                    drop(committed);
+                    follow::bring(mount, noted, follow);
                     return Ok(());
                 }
                 Ok(Noted::One(from)) => Ok(Source::Made(from)),

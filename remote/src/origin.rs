@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::repository::{Hash, Newest, Repository, unlocked};
 
+/// So many trees are noted that were here before.
+const BEFORE: usize = 24;
 /// So many places below one URL are looked into.
 const MOST: usize = 4096;
 /// Digits of a batch's BLAKE3 that are noted where there are several: each note has a bound.
@@ -39,6 +41,44 @@ pub struct FromSeveral {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfPool(pub String, pub u64, pub String, pub u64, pub Option<Id>);
 
+/// What a pool notes that goes on to newer trees. It begins as [`tensorfs_layout::log::Tier::is_followed`] says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// Which tree is here.
+    pub follows: Follows,
+    /// Where it is, and how it is reached.
+    pub settings: Settings,
+}
+
+/// The batch whose tree is here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Follows {
+    /// Its number.
+    pub number: u64,
+    /// Its BLAKE3.
+    pub hash: Option<Hash>,
+    /// When it was made, in seconds since 1970.
+    pub time: i64,
+    /// The pool that it is of: another one has other objects under the same numbers.
+    pub pool: String,
+    /// A later one, of which some is here already: what is not comes next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partly: Option<(u64, Option<Hash>)>,
+    /// The numbers of those whose trees were here before, the newest one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<u64>,
+}
+
+impl Follows {
+    /// The tree of a batch, which comes behind another one.
+    pub fn of(newest: &Newest, before: Option<&Self>) -> Self {
+        let (time, pool) = newest.head.as_ref().map(|head| (head.time, head.pool.clone())).unwrap_or_default();
+        let earlier = before.map(|before| std::iter::once(before.number).chain(before.before.iter().copied()));
+        let before = earlier.map(|earlier| earlier.take(BEFORE).collect()).unwrap_or_default();
+        Self { number: newest.number(), hash: newest.hash, time, pool, partly: None, before }
+    }
+}
+
 /// What a pool notes. A program that knows nothing of several finds no number in it, and fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -47,13 +87,15 @@ pub enum Noted {
     One(From),
     /// Of several.
     Several(FromSeveral),
+    /// Of one whose newer trees come.
+    Followed(Followed),
 }
 
 impl Noted {
     /// How many repositories these are.
     pub fn count(&self) -> usize {
         match self {
-            Self::One(_) => 1,
+            Self::One(_) | Self::Followed(_) => 1,
             Self::Several(several) => several.pools.len(),
         }
     }
@@ -69,6 +111,9 @@ impl Noted {
     pub fn open(&self, which: usize) -> Result<(Repository, Newest)> {
         let (place, number, hash) = match self {
             Self::One(from) => (from.settings.open()?, from.number, from.hash.map(|hash| hash.to_string())),
+            Self::Followed(Followed { follows, settings }) => {
+                (settings.open()?, follows.number, follows.hash.map(|hash| hash.to_string()))
+            }
             Self::Several(several) => {
                 let none = || Error::Refused(format!("{}: no such pool is noted", several.settings.url));
                 let OfPool(name, number, hash, _, id) = several.pools.get(which).ok_or_else(none)?;

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nix::errno::Errno;
@@ -28,9 +29,9 @@ use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
-use crate::fetch::{Fetcher, Target};
+use crate::fetch::{Fetcher, Target, Written};
 use crate::origin::Noted;
-use crate::repository::{Content, Entry, Hash, Newest, Repository, State, Tree, name_of};
+use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Repository, State, Tree, name_of};
 
 /// So many files, or so many bytes, are committed and sealed together.
 const LOT: (usize, u64) = (256, 256 << 20);
@@ -40,10 +41,6 @@ const NOTE: usize = 4000;
 const RESTORING: &str = "restoring";
 /// So, if the bytes of its files are to come later.
 const COMING: &str = "coming";
-/// The attribute of a file whose writer was killed, which names the file's segment.
-const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
-/// How the names of attributes begin that say which segments of a pool are as a power loss left them.
-const LEFT: &[u8] = b"user.tensorfs.left.";
 
 /// Hears how many bytes of how many are there.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
@@ -108,7 +105,9 @@ struct Waiting {
 
 struct Restore<'a> {
     source: &'a Source<'a>,
-    pool: Pool,
+    pool: Arc<Pool>,
+    /// What was written, from where it comes another time.
+    written: Written,
     /// What became of the objects.
     made: HashMap<u64, Ino>,
     waiting: Vec<Waiting>,
@@ -195,9 +194,13 @@ fn restore_to(
     let pool = Pool::open(staged, &OpenOptions { now, ..OpenOptions::default() })?;
     let later = how.later.as_ref().map(|noted| later(&pool, source.tree, noted)).transpose()?;
     let total = source.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
+    let pool = Arc::new(pool);
+    let of_written = pool.clone();
+    let written = Written::new(move |segment| of_written.segments().open(segment, libc::O_RDONLY).ok().map(File::from));
     let mut restore = Restore {
         source,
         pool,
+        written,
         made: HashMap::new(),
         waiting: Vec::new(),
         waiting_bytes: 0,
@@ -208,9 +211,10 @@ fn restore_to(
         later,
     };
     restore.all()?;
-    let restored = restore.restored;
-    restore.pool.close()?;
-    drop(restore.pool);
+    let Restore { pool, written, fetcher, restored, .. } = restore;
+    pool.close()?;
+    // Whoever has it open has its lock.
+    drop((fetcher, written, pool));
     if let Some(carrying) = Carrying::take(staged)? {
         carrying.forget()?;
     }
@@ -342,7 +346,7 @@ fn beside(to: &Path) -> Option<PathBuf> {
 
 /// The bytes that the parts of a file have.
 fn bytes_of(content: &Content) -> u64 {
-    content.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len()))
+    content.bytes()
 }
 
 impl<'a> Restore<'a> {
@@ -471,9 +475,9 @@ impl<'a> Restore<'a> {
 
     /// What fetches the bytes of an object.
     fn fetcher(&mut self, ino: u64) -> Result<&mut Fetcher<'a>> {
-        let (all, of) = (&self.source.repositories, self.repository_of(ino)?);
+        let (all, of, written) = (&self.source.repositories, self.repository_of(ino)?, self.written.clone());
         let other = self.fetcher.take().filter(|(current, _)| *current == of);
-        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::new(all[of].1))));
+        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::of_many(all[of].1, written))));
         Ok(fetcher)
     }
 
@@ -493,6 +497,7 @@ impl<'a> Restore<'a> {
         };
         let fetched = self.fetcher(entry.ino)?.file(content, None, (target, path), each);
         fetched.map_err(|error| about(path, error))?;
+        self.written.add(content, segment);
         let (sec, nsec) = entry.mtime;
         let time = TimeSpec::new(sec, nsec.into());
         futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;

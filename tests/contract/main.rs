@@ -11,6 +11,7 @@ mod disk;
 mod durability;
 mod errors;
 mod evict;
+mod follow;
 mod growing;
 mod grown;
 mod in_log;

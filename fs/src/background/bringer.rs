@@ -233,6 +233,21 @@ impl Bringer {
         self.threads.finish();
     }
 
+    /// Other files are away than were.
+    pub fn look_anew(&self) {
+        self.state.lock().queue = None;
+    }
+
+    /// The tier that stands for the remote, whether it is the pool's own, and how many files count as away at least:
+    /// where none is, some may be later.
+    fn remote(&self) -> Option<(u8, bool, u64)> {
+        let store = self.files.store();
+        let view = store.view();
+        let (number, tier) = view.remote()?;
+        let may_be_more = tier.is_own_remote() || tier.is_followed();
+        Some((number, tier.is_own_remote(), may_be_more.into()))
+    }
+
     /// A file that is away was opened: all of it is to come.
     pub fn wish(&self, ino: Ino) {
         let (wish, mut wishes) = (Wish { ino, is_new: true }, self.wishes.lock());
@@ -300,10 +315,7 @@ impl Bringer {
     fn next(self: &Arc<Self>, waited_for: bool) -> BringReply {
         let store = self.files.store();
         *self.asked.lock() = Some(Instant::now());
-        let remote = store.view().remote().map(|(number, tier)| (number, tier.is_own_remote()));
-        let Some((remote, is_own)) = remote else { return BringReply::Nothing { away: 0 } };
-        // One that has none away any more may have some again.
-        let least = u64::from(is_own);
+        let Some((remote, is_own, least)) = self.remote() else { return BringReply::Nothing { away: 0 } };
         let nothing = || BringReply::Nothing { away: store.view().tier_totals(remote).files.max(least) };
         // What has left stays there until it is wanted.
         let Some(ino) = self.choose(waited_for || is_own, remote) else { return nothing() };
@@ -363,9 +375,7 @@ impl Bringer {
     fn next_portion(self: &Arc<Self>, waited_for: bool) -> BringReply {
         let store = self.files.store();
         *self.asked.lock() = Some(Instant::now());
-        let remote = store.view().remote().map(|(number, tier)| (number, tier.is_own_remote()));
-        let Some((remote, is_own)) = remote else { return BringReply::Nothing { away: 0 } };
-        let least = u64::from(is_own);
+        let Some((remote, is_own, least)) = self.remote() else { return BringReply::Nothing { away: 0 } };
         let nothing = || BringReply::Nothing { away: store.view().tier_totals(remote).files.max(least) };
         for (ino, bytes) in store.awaited().wanted() {
             if let Some(reply) = self.portion((ino, is_own), bytes.map_or(Which::All, Which::Of), true) {

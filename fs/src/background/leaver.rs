@@ -78,7 +78,7 @@ impl Leaver {
             object.is_some_and(|object| object.size() > 0 || since.elapsed() < EMPTY) && !store.awaited().is_away(ino)
         };
         let files = if tell { self.wishes.told(is_wanted) } else { Vec::new() };
-        LeaveReply::Which { files, evict_at: store.options().evict_at }
+        LeaveReply::Which { files, evict_at: store.options().second_copy.evict_at }
     }
 
     fn let_go(&self, ino: Ino, known: &Known, (place, time): (&str, u64), by_itself: bool) -> Result<LeaveReply> {

@@ -13,6 +13,7 @@ mod chore;
 mod cleaner;
 mod committer;
 mod copy;
+mod follower;
 mod gone_on;
 mod grower;
 mod growth;
@@ -44,6 +45,7 @@ use crate::file::Files;
 
 pub(crate) use bringer::Bringer;
 pub(crate) use committer::commit_if_changed;
+pub(crate) use follower::Follower;
 pub(crate) use jobs::Jobs;
 pub(crate) use leaver::Leaver;
 pub(crate) use mover::Mover;

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tensorfs_layout::Ino;
 use tensorfs_layout::log::REMOTE_NAME;
-use tensorfs_layout::pool::{BRING, Bring, COMMIT, LEAVE, Leave};
+use tensorfs_layout::pool::{BRING, Bring, COMMIT, FOLLOW, Follow, LEAVE, Leave};
 
 use crate::caller::{Asker, Caller};
 use crate::error::Result;
-use crate::file::{WriteRequest, Written};
+use crate::file::{Listed, WriteRequest, Written};
 use crate::lane::Lane;
 use crate::options::PassthroughMode;
 use crate::protocol;
@@ -35,6 +35,7 @@ use super::begun::{Begun, Kind};
 use super::convert::{caller, client_time, ino};
 use super::filesystem::{Filesystem, Found, Needs};
 use super::lanes::Lanes;
+use super::listings::Listings;
 
 /// The most bytes in one WRITE.
 const MAX_WRITE: u32 = 1 << 20;
@@ -71,6 +72,7 @@ pub(super) struct Adapter {
     lanes: Arc<Lanes>,
     awake: Arc<Awake>,
     backlog: Arc<Backlog>,
+    listings: Arc<Listings>,
 }
 
 /// Who asks, and what about: a file, or a name in a directory.
@@ -112,7 +114,7 @@ fn attempt<T>(fs: &Filesystem, name: &str, work: impl FnOnce() -> Result<T>) -> 
 impl Adapter {
     /// A filesystem whose requests are done on these lanes.
     pub fn new(fs: Arc<Filesystem>, lanes: Arc<Lanes>, awake: Arc<Awake>) -> Self {
-        Self { fs, lanes, awake, backlog: Arc::default() }
+        Self { fs, lanes, awake, backlog: Arc::default(), listings: Arc::default() }
     }
 
     /// To be held until the request is answered, or handed on.
@@ -290,9 +292,13 @@ pub(super) struct Greeted {
 }
 
 /// What the kernel is answered as it greets, and what it can do.
-pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode) -> io::Result<Greeted> {
+///
+/// Of a tree whose names change together listings are read without what the names stand for, which the kernel would
+/// keep.
+pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode, is_followed: bool) -> io::Result<Greeted> {
     let mut maps_uncached = false;
-    for wanted in WANTED {
+    let plus = [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];
+    for wanted in WANTED.into_iter().filter(|wanted| !(is_followed && plus.contains(wanted))) {
         // The kernel is asked for what it has; what it lacks, this filesystem does without.
         let refused = config.add_capabilities(wanted).is_err();
         maps_uncached |= !refused && wanted == InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
@@ -317,7 +323,7 @@ pub(super) fn greet(config: &mut KernelConfig, mode: PassthroughMode) -> io::Res
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let store = self.fs.store();
-        let greeted = greet(config, store.options().passthrough)?;
+        let greeted = greet(config, store.options().passthrough, store.is_followed())?;
         store.link().set_maps_uncached(greeted.maps_uncached);
         if let Some(reason) = greeted.no_passthrough {
             let _ = store.link().set_passthrough(|| Err(reason));
@@ -723,8 +729,20 @@ impl fuser::Filesystem for Adapter {
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _serving = self.serving();
         let asked = Asked::of(req, number);
+        if self.fs.store().is_followed() {
+            // Of one that needs none the kernel would keep the listing.
+            self.count(asked, ("opendir", |c| &c.opendir)).answered(&self.fs);
+            return reply.opened(FileHandle(self.listings.open()), FopenFlags::empty());
+        }
         // Listings need no handle; the kernel does not ask again.
         reply.error(self.refuse(asked, ("opendir", |c| &c.opendir)));
+    }
+
+    fn releasedir(&self, req: &Request, number: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _serving = self.serving();
+        self.count(Asked::of(req, number), ("releasedir", |c| &c.other)).answered(&self.fs);
+        self.listings.close(fh.0);
+        reply.ok();
     }
 
     fn getlk(
@@ -761,15 +779,28 @@ impl fuser::Filesystem for Adapter {
         reply.error(self.refuse(Asked::of(req, number), ("setlk", |c| &c.setlk)));
     }
 
-    fn readdir(&self, req: &Request, number: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, number: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let _serving = self.serving();
         let asked = Asked::of(req, number);
         let dir = ino(number);
         let mut begun = self.count(asked, ("readdir", |c| &c.readdir));
+        let listings = self.listings.clone();
         self.run_for(caller(req), self.fs.list_lane(dir), dir, move |fs| {
             begun.start();
-            let listed =
-                attempt(fs, "readdir", || fs.readdir(dir, offset, |entry| answer::add_entry(&mut reply, &entry)));
+            let mut take = |entry: Listed<'_>| answer::add_entry(&mut reply, &entry);
+            let listed = attempt(fs, "readdir", || {
+                let whole = match listings.get(fh.0).filter(|_| offset > 0) {
+                    Some(whole) => Some(whole),
+                    None if offset > 0 => None,
+                    None => fs.whole(dir).transpose()?.map(Arc::new),
+                };
+                let Some(whole) = whole else { return fs.readdir(dir, offset, take) };
+                if offset == 0 {
+                    listings.keep(fh.0, &whole);
+                }
+                whole.list(offset, &mut take);
+                Ok(())
+            });
             match listed {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
@@ -958,6 +989,13 @@ impl fuser::Filesystem for Adapter {
             let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
             let answer = |answered| answer::ioctl(reply, answered);
             return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.leave(caller, request), answer);
+        }
+        if cmd == FOLLOW
+            && let Some(request) = Follow::decode(in_data)
+        {
+            let (lane, caller) = ((self.fs.answer_lane(), ino(number)), caller(req));
+            let answer = |answered| answer::ioctl(reply, answered);
+            return self.lane(lane, asked, ("ioctl", |c| &c.ioctl), move |fs| fs.follow(caller, request), answer);
         }
         let Some(request) = request else {
             let begun = self.count(asked, ("ioctl", |c| &c.ioctl));

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::result::Result;
+use std::time::Duration;
 
 use fuser::{
     Errno, FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
@@ -22,6 +23,7 @@ const GENERATION: Generation = Generation(0);
 pub(super) fn lookup(reply: ReplyEntry, found: Result<Found, Errno>) {
     match found {
         Ok(Found::Is(stat)) => entry(reply, Ok(stat)),
+        Ok(Found::IsNow(stat)) => reply.entry(&Duration::ZERO, &file_attr(&stat), GENERATION),
         // Node 0 tells the kernel that there is nothing, and that it may remember that.
         Ok(Found::Nothing) => reply.entry(&LONG, &nothing(), GENERATION),
         Ok(Found::NothingYet | Found::MustRead) => reply.error(Errno::ENOENT),

@@ -1,7 +1,9 @@
 //! What the server asks of the kernel of its own accord, on the connection that requests come from.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use fuser::{INodeNo, Notifier};
@@ -46,6 +48,11 @@ impl Kernel for Connection {
     fn forget_attributes(&self, ino: Ino) {
         // A negative offset means the attributes alone, which waits for nothing. Fails only for unknown inodes.
         let _ = self.notifier.inval_inode(INodeNo(ino.0), -1, 0);
+    }
+
+    fn forget_name(&self, dir: Ino, name: &[u8]) {
+        // Fails only for what it does not know.
+        let _ = self.notifier.inval_entry(INodeNo(dir.0), OsStr::from_bytes(name));
     }
 
     fn knows(&self, ino: Ino) -> bool {

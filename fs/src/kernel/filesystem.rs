@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tensorfs_layout::Ino;
-use tensorfs_layout::pool::{Bring, Leave, answering};
+use tensorfs_layout::pool::{Bring, Follow, Leave, answering};
 
 use crate::ask::Answers;
-use crate::background::{Bringer, Jobs, Leaver, Mover};
+use crate::background::{Bringer, Follower, Jobs, Leaver, Mover};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, Who};
@@ -18,7 +18,7 @@ use crate::protocol::Request;
 use crate::shares::Share;
 use crate::store::reserved::{TIER, is_control_name, is_own_xattr};
 use crate::store::{Bytes, Had, Space, Store};
-use crate::tree::{Change, New, Tree};
+use crate::tree::{Change, New, Tree, Whole};
 use crate::waits;
 
 use super::realm::Realm;
@@ -26,6 +26,8 @@ use super::realm::Realm;
 /// What a name stands for.
 pub(super) enum Found {
     Is(Stat),
+    /// This, which may be another one soon.
+    IsNow(Stat),
     /// Nothing, which the kernel may keep in mind.
     Nothing,
     /// Nothing now; it may be there soon without the kernel hearing of it.
@@ -54,6 +56,7 @@ pub(super) struct Filesystem {
     mover: Arc<Mover>,
     bringer: Arc<Bringer>,
     leaver: Leaver,
+    follower: Follower,
     jobs: Arc<Jobs>,
     answers: Answers,
 }
@@ -66,10 +69,11 @@ impl Filesystem {
         let mover = Arc::new(Mover::new(files.clone()));
         let bringer = Arc::new(Bringer::new(files.clone()));
         let leaver = Leaver::new(files.clone(), bringer.clone(), mover.wishes().clone());
+        let follower = Follower::new(files.clone(), bringer.clone());
         let jobs = Arc::new(Jobs::new(files.clone()));
         let answers = Answers::new(content.clone(), jobs.clone(), mover.clone());
         let (tree, control) = (Tree::new(files.clone()), Control::new(content.clone()));
-        Self { files, tree, content, control, mover, bringer, leaver, jobs, answers }
+        Self { files, tree, content, control, mover, bringer, leaver, follower, jobs, answers }
     }
 
     /// The files in use.
@@ -110,6 +114,16 @@ impl Filesystem {
     /// Answers the process that has looked which files may leave.
     pub fn leave(&self, caller: Caller, request: Leave) -> Result<Vec<u8>> {
         self.leaver.answer(caller, request).map(|reply| reply.encode())
+    }
+
+    /// Answers the process that has looked whether there is a newer tree.
+    pub fn follow(&self, caller: Caller, request: Follow) -> Result<Vec<u8>> {
+        self.follower.answer(caller, request).map(|reply| reply.encode())
+    }
+
+    /// `Err` for who would change a tree that is its remote's.
+    fn check_own(&self) -> Result<()> {
+        if self.store().is_followed() { Err(Fault::new(libc::EROFS)) } else { Ok(()) }
     }
 
     /// True of what users have made, and not of the control tree.
@@ -204,6 +218,9 @@ impl Filesystem {
             return self.control.root().map(Found::Is);
         }
         match Realm::of(dir) {
+            Realm::Tree if self.store().is_followed() => {
+                Ok(self.tree.lookup(dir, name)?.map_or(Found::NothingYet, Found::IsNow))
+            }
             Realm::Tree => Ok(self.tree.lookup(dir, name)?.map_or(Found::Nothing, Found::Is)),
             Realm::Control => Ok(match self.control.lookup(caller, dir, name, may_read)? {
                 Some(Some(stat)) => Found::Is(stat),
@@ -226,7 +243,10 @@ impl Filesystem {
     /// What an inode looks like.
     pub fn getattr(&self, ino: Ino) -> Result<Stat> {
         match Realm::of(ino) {
-            Realm::Tree => self.files.stat(ino),
+            Realm::Tree => {
+                let stat = self.files.stat(ino)?;
+                Ok(Stat { volatile: stat.volatile || self.store().is_followed(), ..stat })
+            }
             Realm::Control => self.control.stat(ino),
         }
     }
@@ -241,6 +261,7 @@ impl Filesystem {
 
     /// Changes attributes.
     pub fn setattr(&self, caller: Caller, ino: Ino, change: Change) -> Result<Stat> {
+        self.check_own()?;
         match Realm::of(ino) {
             Realm::Tree => self.tree.setattr(caller, ino, change),
             Realm::Control => Err(Fault::new(libc::EPERM)),
@@ -254,6 +275,7 @@ impl Filesystem {
 
     /// Makes a directory, a special file, or a regular file that is not opened yet.
     pub fn make(&self, caller: Caller, dir: Ino, name: &[u8], new: New) -> Result<Stat> {
+        self.check_own()?;
         Realm::check_new_name(dir, name)?;
         match self.made_before(caller, dir, name)? {
             Some(made) => Ok(made),
@@ -263,6 +285,7 @@ impl Filesystem {
 
     /// Makes a symbolic link.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
+        self.check_own()?;
         Realm::check_new_name(dir, name)?;
         match self.made_before(caller, dir, name)? {
             Some(made) => Ok(made),
@@ -272,6 +295,7 @@ impl Filesystem {
 
     /// Gives an object another name.
     pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
+        self.check_own()?;
         if Realm::of(ino) == Realm::Control {
             return Err(Fault::new(libc::EPERM));
         }
@@ -284,6 +308,7 @@ impl Filesystem {
 
     /// Removes a name of anything but a directory. Returns what is still to be retired.
     pub fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        self.check_own()?;
         Realm::check_old_name(dir, name)?;
         if self.removed_before(caller, dir, name) { Ok(None) } else { self.tree.unlink(caller, dir, name) }
     }
@@ -295,6 +320,7 @@ impl Filesystem {
 
     /// Removes an empty directory. Returns what is still to be retired.
     pub fn rmdir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        self.check_own()?;
         Realm::check_old_name(dir, name)?;
         if self.removed_before(caller, dir, name) { Ok(None) } else { self.tree.rmdir(caller, dir, name) }
     }
@@ -306,6 +332,7 @@ impl Filesystem {
 
     /// Moves a name, or exchanges two. Returns what is still to be retired.
     pub fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32) -> Result<Option<Ino>> {
+        self.check_own()?;
         Realm::check_old_name(from.0, from.1)?;
         Realm::check_old_name(to.0, to.1)?;
         // Of an exchange the names tell nothing; it is one transaction of its own.
@@ -330,6 +357,9 @@ impl Filesystem {
             Realm::Tree => match self.files.opened_before(caller) {
                 Some(opened) => Ok(opened),
                 None => {
+                    if Access::of(flags).write || flags & libc::O_TRUNC != 0 {
+                        self.check_own()?;
+                    }
                     let opened = self.files.open(caller, ino, flags)?;
                     // Who leaves no trace of having read it only looks.
                     if flags & libc::O_NOATIME == 0 && self.store().awaited().is_away(ino) {
@@ -344,6 +374,7 @@ impl Filesystem {
 
     /// Creates and opens a file.
     pub fn create(&self, caller: Caller, dir: Ino, name: &[u8], new: New, flags: i32) -> Result<(Stat, OpenReply)> {
+        self.check_own()?;
         Realm::check_new_name(dir, name)?;
         if let Some(made) = self.made_before(caller, dir, name)? {
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
@@ -480,6 +511,11 @@ impl Filesystem {
         }
     }
 
+    /// All that is in a directory whose names change together.
+    pub fn whole(&self, dir: Ino) -> Option<Result<Whole>> {
+        (self.store().is_followed() && self.is_of_tree(dir)).then(|| self.tree.whole(dir))
+    }
+
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
     pub fn readdir(&self, dir: Ino, cookie: u64, take: impl FnMut(Listed<'_>) -> bool) -> Result<()> {
         match Realm::of(dir) {
@@ -518,6 +554,7 @@ impl Filesystem {
 
     /// Sets an attribute.
     pub fn setxattr(&self, caller: Caller, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        self.check_own()?;
         match Realm::of(ino) {
             Realm::Control => Err(Fault::new(libc::EPERM)),
             Realm::Tree if self.was_done(caller) => Ok(()),
@@ -552,6 +589,7 @@ impl Filesystem {
 
     /// Removes an attribute.
     pub fn removexattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.check_own()?;
         match Realm::of(ino) {
             Realm::Control => Err(Fault::new(libc::EPERM)),
             Realm::Tree if self.was_done(caller) => Ok(()),

@@ -77,7 +77,7 @@ struct Greeter(PassthroughMode);
 
 impl Filesystem for Greeter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        greet(config, self.0).map(drop)
+        greet(config, self.0, false).map(drop)
     }
 }
 

@@ -14,6 +14,7 @@ mod handshake;
 mod lanes;
 mod latency;
 mod linger;
+mod listings;
 mod realm;
 mod recall;
 mod server;

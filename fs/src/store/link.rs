@@ -23,6 +23,10 @@ pub(crate) trait Kernel: Send + Sync {
     /// Tells the kernel that it no longer knows an inode's attributes. Waits for nothing.
     fn forget_attributes(&self, ino: Ino);
 
+    /// Tells the kernel that a name in a directory leads elsewhere, or nowhere. Waits for whoever looks into that
+    /// directory.
+    fn forget_name(&self, dir: Ino, name: &[u8]);
+
     /// False if the kernel does not know an inode. Waits for one that it is just forgetting.
     fn knows(&self, ino: Ino) -> bool;
 
@@ -83,6 +87,15 @@ impl Link {
         let kernel = self.kernel.read().clone();
         if let Some(kernel) = kernel {
             kernel.forget_attributes(ino);
+        }
+    }
+
+    /// Tells the kernel that a name in a directory leads elsewhere, or nowhere. Waits for whoever looks into that
+    /// directory: not to be called on a thread that reads requests.
+    pub fn forget_name(&self, dir: Ino, name: &[u8]) {
+        let kernel = self.kernel.read().clone();
+        if let Some(kernel) = kernel {
+            kernel.forget_name(dir, name);
         }
     }
 

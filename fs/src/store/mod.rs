@@ -15,6 +15,7 @@ mod counters;
 mod damage;
 mod descriptors;
 mod findings;
+mod following;
 mod gone;
 pub(crate) mod host;
 mod in_log;
@@ -55,6 +56,8 @@ pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};
 pub(crate) use damage::{BadRun, Scrub};
 pub(crate) use descriptors::Descriptors;
+pub use following::FollowInfo;
+use following::Following;
 pub(crate) use latencies::{Latencies, Requests};
 pub(crate) use limit::BLOCK;
 pub(crate) use link::{Kernel, Link};
@@ -98,6 +101,7 @@ pub(crate) struct Store {
     damage: Damage,
     bells: Arc<Bells>,
     awaited: Arc<Awaited>,
+    following: Following,
 }
 
 impl Store {
@@ -114,6 +118,7 @@ impl Store {
             tiers: Tiers::new(&pool),
             placement: Placement::new(&pool),
             awaited: Awaited::new(&pool),
+            following: Following::default(),
             pool,
             link: Link::new(options.handover.clone()),
             durability,
@@ -203,6 +208,16 @@ impl Store {
     /// Requests that wait for bytes which are away.
     pub fn awaited(&self) -> &Arc<Awaited> {
         &self.awaited
+    }
+
+    /// How the tree goes on to newer ones of its remote.
+    pub fn following(&self) -> &Following {
+        &self.following
+    }
+
+    /// True if it does: then it is nobody else's to change, and the kernel keeps no names.
+    pub fn is_followed(&self) -> bool {
+        self.options.second_copy.follow.is_some()
     }
 
     /// Calls whoever works in the background.

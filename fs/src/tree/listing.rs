@@ -17,7 +17,43 @@ const DOT_DOT: u64 = 2;
 /// A name with its cookie, what the records say of what it stands for, and whether that is in use.
 type Entry = (u64, Box<[u8]>, Stat, bool);
 
+/// All names of a directory, as they were at one time.
+#[derive(Debug)]
+pub(crate) struct Whole(Vec<(u64, Box<[u8]>, Ino, u32)>);
+
+impl Whole {
+    /// What it takes of the memory, about.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(_, name, ..)| name.len() + 64).sum()
+    }
+
+    /// Lists it from behind a cookie, as [`Tree::readdir`] does.
+    pub fn list(&self, cookie: u64, mut take: impl FnMut(Listed<'_>) -> bool) {
+        let first = self.0.partition_point(|(at, ..)| *at <= cookie);
+        let mut rest = self.0[first..].iter();
+        let _ = rest.any(|(at, name, ino, kind)| take(Listed { cookie: *at, name, ino: *ino, kind: *kind }));
+    }
+
+    /// One with these names.
+    #[cfg(test)]
+    pub fn of_names(names: &[&str]) -> Self {
+        let named = names.iter().zip(1..).map(|(name, at)| (at, name.as_bytes().into(), Ino(at), libc::S_IFREG));
+        Self(named.collect())
+    }
+}
+
 impl Tree {
+    /// Lists a directory as it is now.
+    pub fn whole(&self, dir: Ino) -> Result<Whole> {
+        let parent = self.parent_of(dir)?;
+        let view = self.store().view();
+        let dots = [(DOT, &b"."[..], dir), (DOT_DOT, b"..", parent)];
+        let dots = dots.map(|(at, name, ino)| (at, name.into(), ino, libc::S_IFDIR));
+        let names = view.entries_after(dir, DOT_DOT);
+        let names = names.filter_map(|(at, name, ino)| Some((at, name.into(), ino, view.object(ino)?.kind())));
+        Ok(Whole(dots.into_iter().chain(names).collect()))
+    }
+
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.
     pub fn readdir(&self, dir: Ino, cookie: u64, mut take: impl FnMut(Listed<'_>) -> bool) -> Result<()> {
         let directory = libc::S_IFDIR;

@@ -18,6 +18,7 @@ use crate::file::Files;
 use crate::store::{Store, project};
 
 pub(crate) use create::New;
+pub(crate) use listing::Whole;
 pub(crate) use setattr::{Change, When};
 
 /// The tree over the files in use.

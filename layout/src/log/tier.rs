@@ -42,6 +42,9 @@ pub struct Tier {
     pub remote: bool,
 }
 
+/// How the note of a remote begins that is followed.
+const FOLLOWS: &[u8] = b"{\"follows\":";
+
 const VOLATILE: u8 = 1;
 
 const AWAY: u8 = 2;
@@ -104,6 +107,11 @@ impl Tier {
     /// True for the pool's own remote, which files leave for, and come back from when they are wanted.
     pub fn is_own_remote(&self) -> bool {
         self.remote && self.nonce != [0; 16]
+    }
+
+    /// True for a remote whose newest tree the pool's own goes on to be.
+    pub fn is_followed(&self) -> bool {
+        self.remote && self.note().is_some_and(|note| note.starts_with(FOLLOWS))
     }
 
     /// The path of its directory, or the URL of a remote.

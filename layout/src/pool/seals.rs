@@ -51,6 +51,21 @@ impl Pool {
     /// # Errors
     /// The pool's own.
     pub fn seal(&self, ino: Ino, segment: SegmentId, allocated: u64, runs: Vec<SealedRun>) -> Result<bool> {
+        self.seal_as((ino, segment), allocated, runs, true)
+    }
+
+    /// As [`Pool::seal`], of a file that is away and has no name yet.
+    pub(super) fn seal_unnamed(&self, ino: Ino, segment: SegmentId, runs: Vec<SealedRun>) -> Result<bool> {
+        self.seal_as((ino, segment), 0, runs, false)
+    }
+
+    fn seal_as(
+        &self,
+        (ino, segment): (Ino, SegmentId),
+        allocated: u64,
+        runs: Vec<SealedRun>,
+        is_named: bool,
+    ) -> Result<bool> {
         let size = runs.last().map_or(0, |run| run.offset + run.len);
         let origins = Origins::of_file(&self.view(), ino);
         let mut runs = runs.into_iter().peekable();
@@ -71,7 +86,8 @@ impl Pool {
         }
         while runs.peek().is_some() {
             let mut edit = self.edit_with_room(SEAL_FRAME);
-            if !is_as_it_was(&edit, ino, segment, size) {
+            let is_unnamed = || edit.object(ino).is_some_and(|object| object.names() == 0 && object.size() == size);
+            if !(is_as_it_was(&edit, ino, segment, size) || !is_named && is_unnamed()) {
                 return Ok(false);
             }
             let room = edit.state.log.largest_frame().min(SEAL_FRAME) - frame::HEADER - SEAL_REST;

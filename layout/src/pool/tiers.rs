@@ -116,6 +116,10 @@ impl Pool {
             let view = self.view();
             match view.remote() {
                 Some((number, tier)) if tier.is_own_remote() && tier.directory == directory => return Ok(number),
+                Some((_, tier)) if tier.is_followed() => {
+                    let at = tier.path().display();
+                    return Err(invalid(format!("it follows {at}, and is no pool of its own")));
+                }
                 Some((number, tier)) => {
                     let (files, is_there) = (view.tier_totals(number).files, tier.path() == Path::new(place));
                     if files > 0 && !(tier.is_own_remote() && is_there) {

@@ -283,6 +283,7 @@ fn unmounted(pool: &Path, found: Inspection) -> Info {
         tiers: found.tiers,
         keeper: None,
         second_copy,
+        following: None,
     }
 }
 

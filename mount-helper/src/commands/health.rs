@@ -15,7 +15,7 @@ use crate::cli::Health;
 use crate::mounting::target::Target;
 use crate::mounting::{apart, foreign};
 use crate::show::failure::Failure;
-use crate::show::{output, second_copy, size};
+use crate::show::{following, output, second_copy, size};
 
 /// Of what a pool can hold, less than one part in so many is left: it is nearly full.
 const NEARLY_FULL: u64 = 20;
@@ -101,6 +101,7 @@ fn look(target: &Path) -> Result<Answer, Failure> {
         return Ok(Answer::down(format!("{}: not mounted", target.display())));
     }
     let mut problems = problems(&info);
+    problems.extend(info.following.iter().flat_map(following::problems));
     problems.extend(info.second_copy.iter().flat_map(second_copy::problems));
     let health = if problems.is_empty() { Verdict::Serves } else { Verdict::Degraded };
     Ok(Answer { health, problems, last_scrub: info.last_scrub })

@@ -1,7 +1,6 @@
 //! `tensorfs mount`.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 use log::LevelFilter;
 use tensorfs_layout::pool::{carried, looks_like_pool};
@@ -46,7 +45,7 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         return server::serve(&request, &mut Terminal);
     }
     if let Some(url) = &arguments.from.from {
-        make_tree(url, &arguments.from, request.pool())?;
+        make_tree(url, &arguments.from, &request)?;
     }
     if !arguments.foreground {
         logging::to_terminal(LevelFilter::Warn);
@@ -70,13 +69,21 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
 }
 
 /// Makes the pool with the tree of a remote.
-fn make_tree(url: &str, from: &From, pool: &Path) -> Result<(), Failure> {
+fn make_tree(url: &str, from: &From, request: &MountRequest) -> Result<(), Failure> {
+    let pool = request.pool();
     if looks_like_pool(pool) {
         let what = "there is a pool already; without --from it is mounted, and the files that are away come";
         return Err(Failure::at(pool, what));
     }
     let mut command = carrier::command();
     command.args(["restore", "--later"]);
+    if request.options().follow().is_some() {
+        if from.at.is_some() {
+            let what = "--at is of one tree, and --follow goes on to others; without --at it begins with the newest";
+            return Err(Failure::at(pool, what));
+        }
+        command.arg("--follow");
+    }
     let key_file = from.key_file.as_ref().map(|file| file.as_os_str().to_owned());
     let text = |value: &Option<String>| value.as_ref().map(OsString::from);
     let number = |value: Option<u64>| value.map(|value| OsString::from(value.to_string()));
@@ -135,9 +142,14 @@ fn options(arguments: &Mount) -> Result<MountOptions, String> {
         server.latency.map(Setting::Latency),
         server.threads.map(Setting::Threads),
         server.evict_at.map(Setting::EvictAt),
+        server.read_only.then_some(Setting::ReadOnly),
+        server.follow.map(Setting::Follow),
         server.log.clone().map(Setting::Log),
     ];
     given.into_iter().flatten().for_each(|setting| options.set(setting));
+    if !options.is_remount() {
+        options.check()?;
+    }
     Ok(options)
 }
 

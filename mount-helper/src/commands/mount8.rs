@@ -16,6 +16,9 @@ pub fn run(arguments: Mount8) -> Result<(), Failure> {
     for list in &arguments.options {
         options.apply(list, arguments.sloppy > 0).map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
     }
+    if !options.is_remount() {
+        options.check().map_err(|reason| Failure::at(&arguments.mountpoint, reason))?;
+    }
     let fake = arguments.fake > 0;
     if fake {
         options.set(Setting::Create(false));

@@ -45,7 +45,11 @@ pub fn start(
         return Ok(());
     }
     let started = io::pipe().and_then(|(waits, here)| {
-        carrier.args(["bring", "--"]).arg(request.pool()).arg(request.mountpoint());
+        carrier.arg("bring");
+        if let Some(every) = request.options().follow() {
+            carrier.arg(format!("--follow={}", every.as_secs_f64()));
+        }
+        carrier.arg("--").arg(request.pool()).arg(request.mountpoint());
         carrier.stdin(waits).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         // SAFETY: both call nothing but what may be called between fork and exec.
         unsafe { carrier.pre_exec(|| setsid().map(drop).map_err(io::Error::from).and_then(|()| leave_all())) };

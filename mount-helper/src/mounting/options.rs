@@ -26,6 +26,9 @@ pub struct MountOptions {
     on_damage: Option<PathBuf>,
 }
 
+/// How often it is looked for a newer tree, if nobody says otherwise.
+pub const FOLLOW: Duration = Duration::from_secs(10);
+
 /// What the kernel decides by itself, on the way to the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Flags {
@@ -62,6 +65,8 @@ pub(super) struct ServerOptions {
     pub(super) names: Option<u64>,
     /// Where the mount is fuller than so many per cent, files leave for the remote.
     pub(super) evict_at: Option<u8>,
+    /// How often it is looked for a newer tree of the remote that the pool was made from.
+    pub(super) follow: Option<Duration>,
     /// Somebody keeps watch, and has another server take over from one that dies.
     pub(super) keeper: bool,
     /// The server keeps the rights that its keeper has.
@@ -95,6 +100,10 @@ pub enum Setting {
     Names(u64),
     /// From how many per cent on files leave for the remote.
     EvictAt(u8),
+    /// Whether nothing can be changed.
+    ReadOnly,
+    /// How often it is looked for a newer tree.
+    Follow(Duration),
     /// For how long a server may not answer.
     Watchdog(Duration),
     /// The file to log to.
@@ -117,6 +126,7 @@ impl Setting {
             "threads" => Setting::Threads(parse_threads(value)?),
             "names" => Setting::Names(size::parse(value)?),
             "evict-at" => Setting::EvictAt(parse_percent(value)?),
+            "follow" => Setting::Follow(parse_seconds(value)?),
             "watchdog" => Setting::Watchdog(parse_seconds(value)?),
             "log" => Setting::Log(value.into()),
             "on-damage" => Setting::OnDamage(parse_program(value)?),
@@ -151,6 +161,25 @@ impl MountOptions {
         self.server.evict_at
     }
 
+    /// How often it is looked for a newer tree of the remote, if it is.
+    pub fn follow(&self) -> Option<Duration> {
+        self.server.follow
+    }
+
+    /// What cannot be together.
+    ///
+    /// # Errors
+    /// Says what.
+    pub fn check(&self) -> Result<(), String> {
+        if self.server.follow.is_some() && !self.flags.read_only {
+            return Err("a mount that follows a remote cannot be written: mount it with --read-only (-o ro)".into());
+        }
+        if self.server.follow.is_some() && self.server.evict_at.is_some() {
+            return Err("nothing leaves a mount that follows a remote: mount it without evict-at".into());
+        }
+        Ok(())
+    }
+
     /// The program that is told of damage, if there is to be one.
     pub fn on_damage(&self) -> Option<&Path> {
         self.on_damage.as_deref()
@@ -170,6 +199,8 @@ impl MountOptions {
             Setting::Threads(threads) => self.server.threads = Some(threads),
             Setting::Names(bytes) => self.server.names = Some(bytes),
             Setting::EvictAt(percent) => self.server.evict_at = Some(percent),
+            Setting::ReadOnly => self.flags.read_only = true,
+            Setting::Follow(every) => self.server.follow = Some(every),
             Setting::Watchdog(patience) => self.server.watchdog = Some(patience),
             Setting::Log(path) => self.log = Some(path),
             Setting::OnDamage(program) => self.on_damage = Some(program),
@@ -227,6 +258,7 @@ impl MountOptions {
                 return Err(format!("option {name:?}: say durability=write (or close) instead"));
             }
             "remount" => self.remount = true,
+            "follow" => self.server.follow = Some(FOLLOW),
             "keeper" => self.server.keeper = true,
             "nokeeper" => self.server.keeper = false,
             "privileged" => self.server.privileged = true,
@@ -289,6 +321,9 @@ impl MountOptions {
         if let Some(percent) = self.server.evict_at {
             words.push(format!("evict-at={percent}"));
         }
+        if let Some(every) = self.server.follow {
+            words.push(format!("follow={}", every.as_secs_f64()));
+        }
         if let Some(watchdog) = self.server.watchdog {
             words.push(format!("watchdog={}", watchdog.as_secs_f64()));
         }
@@ -346,6 +381,7 @@ impl MountOptions {
             (changed(&new.threads, &old.threads, Some(default.threads)), "threads"),
             (changed(&new.names, &old.names, None), "names"),
             (changed(&new.evict_at, &old.evict_at, None), "evict-at"),
+            (changed(&new.follow, &old.follow, None), "follow"),
             (changed(&self.log, &running.log, None), "log"),
             (new.keeper && !old.keeper, "keeper"),
             (new.privileged && !old.privileged, "privileged"),
@@ -409,6 +445,9 @@ impl MountOptions {
             let list = match name {
                 "-o" => words.next().cloned(),
                 _ if name.starts_with("-o") => Some(word[2..].to_owned()),
+                "--read-only" => Some("ro".to_owned()),
+                // It has a value only with a sign of equality.
+                "--follow" => Some(value.map_or_else(|| "follow".to_owned(), |value| format!("follow={value}"))),
                 "--durability" | "--commit" | "--evict-at" | "--passthrough" | "--latency" | "--threads" | "--log"
                 | "--layout" => {
                     let value = value.or_else(|| words.next().cloned()).unwrap_or_default();
@@ -514,6 +553,17 @@ mod tests {
         let list = "rw,auto,noauto,_netdev,nofail,user,exec,defaults,x-systemd.automount,x-a=b,relatime,nosuid,\
                     nodev,,comment=hm";
         assert_eq!(parse(list), Ok(MountOptions::default()));
+    }
+
+    #[test]
+    fn what_follows_a_remote_is_not_written() {
+        assert!(parse("follow").unwrap().check().is_err());
+        assert!(parse("ro,follow,evict-at=90").unwrap().check().is_err());
+        let options = parse("ro,follow").unwrap();
+        assert_eq!((options.check(), options.follow()), (Ok(()), Some(FOLLOW)));
+        assert_eq!(parse(&options.to_list()), Ok(options));
+        let words = ["tensorfs", "mount", "--read-only", "--follow=2.5", "p", "m"].map(str::to_owned);
+        assert_eq!(MountOptions::of_command_line(&words), parse("ro,follow=2.5").unwrap());
     }
 
     #[test]

@@ -37,6 +37,14 @@ pub fn run(request: &MountRequest, lists: &[String]) -> Result<(), Failure> {
         return Err(Failure::at(&mountpoint, "its server is gone; mount it again"));
     }
     let now = running(&found)?;
+    let mut asked = MountOptions::default();
+    asked.flags.read_only = true;
+    for list in lists {
+        asked.apply(list, true).map_err(|reason| Failure::at(&mountpoint, reason))?;
+    }
+    if now.follow().is_some() && !asked.flags.read_only {
+        return Err(Failure::at(&mountpoint, "it follows a remote, and cannot be written"));
+    }
     let kept = match Watch::over(&found)? {
         Watch::By(keeper) => Some(keeper),
         _ => None,

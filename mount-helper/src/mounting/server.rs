@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use tensorfs_fs::{
-    Confinement, Error, Handover, Options, Server, ServerHandle, confine, has_left, leave_privileged_to,
+    Confinement, Error, ForRemote, Handover, Options, Server, ServerHandle, confine, has_left, leave_privileged_to,
 };
 use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
@@ -113,6 +113,10 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
         Some(Inherited { lock: Arc::new(lock?), open, since, damaged })
     });
     let pool = open(request, mountpoint, lock)?;
+    check_followed(request, &pool).or_else(|failure| {
+        pool.close()?;
+        Err(failure)
+    })?;
     log::info!("tensorfs {VERSION}, options: {}", request.options.to_list());
     // Until here SIGTERM simply ends the process: a pool survives that at any moment.
     signals::block(to_end(request))?;
@@ -198,6 +202,23 @@ fn open(request: &MountRequest, mountpoint: &Path, inherited: Option<Inherited>)
         }
         error => error.into(),
     })
+}
+
+/// A pool that follows a remote is that remote's to change, and no other one can follow one.
+fn check_followed(request: &MountRequest, pool: &Pool) -> Result<(), Failure> {
+    let view = pool.view();
+    let followed = view.remote().filter(|(_, tier)| tier.is_followed()).map(|(_, tier)| tier.path().display());
+    match (followed, request.options.follow(), request.options.flags.read_only) {
+        (Some(at), _, false) => {
+            let what = format!("it follows {at}, and can be mounted with --read-only (-o ro) alone");
+            Err(Failure::at(&request.pool, what))
+        }
+        (None, Some(_), _) => {
+            let what = "it follows no remote; a pool does that is made with mount --from URL --read-only --follow";
+            Err(Failure::at(&request.pool, what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// From here on this process has the rights of the pool's owner, and reaches the pool alone.
@@ -375,7 +396,7 @@ fn server_options(request: &MountRequest, mounted: &Mounted) -> Options {
         latency: wanted.latency.unwrap_or(default.latency),
         threads: wanted.threads.unwrap_or(default.threads),
         names: wanted.names,
-        evict_at: wanted.evict_at,
+        second_copy: ForRemote { evict_at: wanted.evict_at, follow: wanted.follow },
         mountpoint: mounted.mountpoint().into(),
         device: mounted.device(),
         // Whom it lets in, the kernel knows from whoever mounted it.

@@ -7,6 +7,7 @@ use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::Recovery;
 use tensorfs_layout::segment::{TierInfo, TierState};
 
+use crate::show::following;
 use crate::show::report::last_scrub;
 use crate::show::second_copy;
 use crate::show::size::humane;
@@ -72,6 +73,7 @@ pub fn table(info: &Info, has_left: bool) -> String {
     rows.some("last scrub", info.last_scrub.as_ref().map(last_scrub));
     let copy = info.second_copy.iter().flat_map(|copy| [second_copy::lines(copy), second_copy::problems(copy)]);
     rows.list("second copy", &copy.flatten().collect::<Vec<_>>());
+    rows.list("follows", &info.following.as_ref().map(following::lines).unwrap_or_default());
     if !info.quarantine.is_empty() {
         let entries = count(info.quarantine.len() as u64, "entry", "entries");
         let bytes = humane(info.quarantine.iter().map(|entry| entry.bytes).sum());

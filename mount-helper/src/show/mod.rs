@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod colours;
 pub mod failure;
+pub mod following;
 pub mod info;
 mod limit;
 pub mod log_file;

@@ -146,11 +146,15 @@ impl Mount {
         true
     }
 
-    /// Nothing of the mount is held open meanwhile, so that it can be unmounted.
     fn ask(&self, request: &Bring) -> std::result::Result<BringReply, Stop> {
+        self.asked(|at| bring(at, request))
+    }
+
+    /// Asks the server. Nothing of the mount is held open meanwhile, so that it can be unmounted.
+    pub(super) fn asked<T>(&self, ask: impl Fn(&File) -> io::Result<T>) -> std::result::Result<T, Stop> {
         let begun = Instant::now();
         loop {
-            return match File::open(&self.at).and_then(|at| bring(&at, request)) {
+            return match File::open(&self.at).and_then(|at| ask(&at)) {
                 Ok(reply) => Ok(reply),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // Too many files are open, or the like.
@@ -187,10 +191,13 @@ impl Mount {
 
     /// Fetches a file, or a portion of one.
     pub(super) fn fetch(&self, fetcher: &mut Fetcher<'_>, newest: &Newest, job: Job) -> Fetched {
-        let Job { ino, segment, number, size, portion } = job;
-        let content = newest.tree.entry(number).and_then(|entry| entry.file.as_ref());
-        let len = |content: &&Content| content.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
-        let content = content.filter(|content| len(content) == size);
+        self.fetch_content(fetcher, newest.tree.entry(job.number).and_then(|entry| entry.file.as_ref()), job)
+    }
+
+    /// Fetches a file that has this content, or a portion of it.
+    pub(super) fn fetch_content(&self, fetcher: &mut Fetcher<'_>, content: Option<&Content>, job: Job) -> Fetched {
+        let Job { ino, segment, size, portion, .. } = job;
+        let content = content.filter(|content| content.bytes() == size);
         let content = content.ok_or_else(|| Why::of_file("its remote has no such file", true))?;
         let file = self.to.open(segment).map_err(|error| Why::for_now(format!("its segment: {error}")))?;
         let file = File::from(file);

@@ -5,5 +5,5 @@ use crate::commands::cli;
 use crate::error::Result;
 
 pub fn run(arguments: &cli::Bring) -> Result<()> {
-    bring_all(&arguments.pool, &arguments.mountpoint)
+    bring_all(&arguments.pool, &arguments.mountpoint, arguments.follow)
 }

@@ -310,6 +310,9 @@ pub struct Restore {
     /// Only the tree; the bytes of files come when the pool is mounted
     #[arg(long, hide = true)]
     pub later: bool,
+    /// With --later: the pool is to go on to newer trees while it is mounted
+    #[arg(long, hide = true, requires = "later")]
+    pub follow: bool,
     /// Most bytes that the pool may take
     #[arg(long, hide = true, value_name = "BYTES")]
     pub size: Option<u64>,
@@ -321,6 +324,9 @@ pub struct Restore {
 /// `bring`
 #[derive(Debug, Args)]
 pub struct Bring {
+    /// Go on to newer trees of the remote, and look for one every so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub follow: Option<Duration>,
     /// The pool's directory
     pub pool: PathBuf,
     /// Where it is mounted, or is going to be

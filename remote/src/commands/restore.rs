@@ -8,7 +8,7 @@ use crate::commands::place::named;
 use crate::commands::{show, when};
 use crate::crypt::{Cipher, Id};
 use crate::error::{Error, Result};
-use crate::origin::{self, From, FromSeveral, Noted, OfPool, Origin};
+use crate::origin::{self, Followed, Follows, From, FromSeveral, Noted, OfPool, Origin};
 use crate::repository::{Hash, Newest, Repository};
 use crate::restore::{self, How, Restored, Source};
 use crate::union::{self, Member};
@@ -86,7 +86,11 @@ fn one(arguments: &cli::Restore, settings: Settings, repository: &Repository, at
     let Batch { pool, id, batch, transaction } = Batch::of(repository, &newest);
     let noted = |settings: Settings| {
         let (url, settings) = (settings.url.clone(), Settings { id, ..settings });
-        (url, Noted::One(From { settings, number: batch, hash: newest.hash }))
+        let noted = match arguments.follow {
+            true => Noted::Followed(Followed { follows: Follows::of(&newest, None), settings }),
+            false => Noted::One(From { settings, number: batch, hash: newest.hash }),
+        };
+        (url, noted)
     };
     let Restored { files, bytes, incomplete, away: _ } = make(arguments, &source, || Ok(noted(absolute(settings)?)))?;
     let told = Told { pool, id, batch, transaction, files, bytes, incomplete };
@@ -116,6 +120,10 @@ fn several(
     at: Option<when::At>,
 ) -> Result<bool> {
     let url = settings.url.clone();
+    if arguments.follow {
+        let names = repositories.iter().map(|(name, _)| name);
+        return Err(origin::several(&url, names, "one pool alone can be followed"));
+    }
     let mut members = members(&url, repositories, at)?;
     let newest = members.iter().filter_map(|member| member.newest.head.as_ref()).map(|head| head.time).max();
     let mut layouts = members.iter().filter_map(|member| member.newest.head.as_ref()).map(|head| &head.layout);

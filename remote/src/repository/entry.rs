@@ -11,6 +11,11 @@ use tensorfs_layout::tree::{FileChain, Object};
 
 use crate::repository::names::Hash;
 
+/// The attribute of a file whose writer was killed, which names the file's segment.
+pub const INTERRUPTED: &[u8] = b"user.tensorfs.interrupted";
+/// How the names of attributes begin that say which segments of a pool are as a power loss left them.
+pub const LEFT: &[u8] = b"user.tensorfs.left.";
+
 /// Seconds since 1970, and nanoseconds that count forward.
 type Time = (i64, u32);
 
@@ -75,6 +80,13 @@ pub struct Content {
     /// The seals of the file's runs, which follow each other from its first byte on; none if it had none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seals: Vec<Sealed>,
+}
+
+impl Content {
+    /// The bytes that its parts have.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len()))
+    }
 }
 
 /// Consecutive bytes of a file.

@@ -17,7 +17,7 @@ mod open;
 mod tree;
 
 pub use batch::{FORMAT, Head, Line};
-pub use entry::{Content, Entry, Part, Sealed, State, name_of, text_of};
+pub use entry::{Content, Entry, INTERRUPTED, LEFT, Part, Sealed, State, name_of, text_of};
 pub use listing::Listing;
 pub use mark::{Marking, mark_fault, marked, unlocked};
 pub use names::{BASES, Hash, LOG, MARK, OBJECTS, base_name, batch_name, number_in, object_in, object_name};

@@ -26,7 +26,7 @@ pub struct Repository {
 }
 
 /// The newest tree of a repository, or the one that a batch made.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Newest {
     /// The tree.
     pub tree: Tree,

@@ -16,7 +16,7 @@ pub struct Stored {
 }
 
 /// A tree.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tree {
     entries: HashMap<u64, Entry>,
     names: HashMap<u64, BTreeMap<String, u64>>,

@@ -106,6 +106,33 @@ fn what_did_not_change_is_not_put_again() {
     assert_eq!(restored(store.place(), &pool.dir.path().join("copy")).unwrap().1, seen(&pool.path()));
 }
 
+/// What several files have is fetched once, whether it is an object of its own or in a pack with others.
+///
+/// Proves E1.
+#[test]
+fn a_restore_fetches_each_object_once() {
+    let mut pool = TestPool::new();
+    let store = Recorded::new();
+    let mut tensors: Vec<Vec<u8>> = (0..8).map(|seed| noise(seed, 1_100_000)).collect();
+    for step in 0..8_u64 {
+        tensors[step as usize] = noise(100 + step, 1_100_000);
+        pool.edit(|edit| {
+            let (model, small) = (safetensors("a", &tensors), noise(200 + step, 100_000));
+            edit.tensors(ROOT, format!("step-{step}").as_bytes(), &model, &[]);
+            // Of a pack that has them, one is wanted early and the other one late.
+            edit.file(ROOT, format!("first-{step}").as_bytes(), &[&small], true);
+            edit.file(ROOT, format!("last-{step}").as_bytes(), &[&noise(300 + step, 100_000)], true);
+        });
+        pool.carrier(store.place()).unwrap().pass().unwrap();
+    }
+    store.got();
+    let copy = pool.dir.path().join("copy");
+    assert_eq!(restored(store.place(), &copy).unwrap().1, seen(&pool.path()));
+    let got: Vec<(String, usize)> = store.got().into_iter().filter(|(name, _)| name.contains("objects/")).collect();
+    let twice: Vec<_> = got.iter().filter(|(_, times)| *times > 1).collect();
+    assert!(twice.is_empty() && got.len() == 15 + 8, "{} objects; {twice:?}", got.len());
+}
+
 /// All that ends in its own CRC32C has the same one, whatever it is: chunks of arrays, slots of checkpoints.
 ///
 /// Proves E1, E7.

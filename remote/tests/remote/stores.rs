@@ -1,5 +1,6 @@
 //! A store in memory that remembers every put and delete, and fails when told to.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,6 +52,8 @@ pub struct Recorded {
     spoilt: Mutex<Option<Path>>,
     /// How many objects are read now, and were at the most; each takes a moment, if that is to be known.
     reads: Option<Mutex<(usize, usize)>>,
+    /// How often each object was read.
+    got: Mutex<BTreeMap<String, usize>>,
 }
 
 impl fmt::Display for Recorded {
@@ -88,6 +91,7 @@ impl Recorded {
             unlisted: Arc::default(),
             spoilt: Mutex::default(),
             reads: None,
+            got: Mutex::default(),
         })
     }
 
@@ -101,6 +105,11 @@ impl Recorded {
     /// How many objects were read at a time, at the most.
     pub fn most_reads(&self) -> usize {
         self.reads.as_ref().unwrap().lock().unwrap().1
+    }
+
+    /// How often each object was read since this was asked last.
+    pub fn got(&self) -> BTreeMap<String, usize> {
+        std::mem::take(&mut *self.got.lock().unwrap())
     }
 
     pub fn place(self: &Arc<Self>) -> Place {
@@ -212,6 +221,7 @@ impl ObjectStore for Recorded {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        *self.got.lock().unwrap().entry(location.to_string()).or_default() += 1;
         if self.unread.lock().unwrap().take_if(|unread| unread == location).is_some() {
             return Err(object_store::Error::Generic { store: "recorded", source: "it was away".into() });
         }

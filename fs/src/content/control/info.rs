@@ -16,7 +16,7 @@ use crate::file::Files;
 use crate::handover::KeeperInfo;
 use crate::options::Durability;
 use crate::reader::ReaderInfo;
-use crate::store::Counts;
+use crate::store::{Counts, FollowInfo};
 
 use super::second_copy::SecondCopy;
 
@@ -153,6 +153,9 @@ pub struct Info {
     /// The pool's second copy, if it has one.
     #[serde(default)]
     pub second_copy: Option<SecondCopy>,
+    /// How its tree goes on to newer ones of the remote that it was made from, if it does.
+    #[serde(default)]
+    pub following: Option<FollowInfo>,
 }
 
 impl Info {
@@ -192,6 +195,11 @@ impl Info {
         let carried = pool.carried().inspect_err(|error| log::debug!("{error}")).ok().flatten();
         let second_copy = carried.and_then(|carried| SecondCopy::of(&carried, &superblock.uuid_text(), pool.horizon()));
         let second_copy = if paths { second_copy } else { second_copy.map(SecondCopy::without_names) };
+        let following = store.options().second_copy.follow.map(|every| {
+            let url = store.view().remote().map(|(_, tier)| tier.path().display().to_string());
+            store.following().told(url, every)
+        });
+        let following = if paths { following } else { following.map(FollowInfo::without_names) };
         let link = store.link();
         let space = files.space().unwrap_or_default();
         Self {
@@ -240,6 +248,7 @@ impl Info {
             tiers: store.describe_tiers(),
             keeper: link.handover().map(|handover| handover.describe()),
             second_copy,
+            following,
         }
     }
 }
