@@ -465,7 +465,7 @@ fn away(view: &View, trees: &[Arc<Newest>]) -> Contents {
     let mut left = vec![(ROOT, vec![Some(ROOT.0); trees.len()])];
     while let Some((dir, numbers)) = left.pop() {
         let names = trees.iter().zip(&numbers).map(|(tree, number)| {
-            let names = number.into_iter().flat_map(|number| tree.tree.names(*number));
+            let names = number.iter().flat_map(|number| tree.tree.names(*number));
             names.filter_map(|(name, number)| Some((name_of(name)?, number))).collect::<HashMap<_, _>>()
         });
         let names: Vec<HashMap<Vec<u8>, u64>> = names.collect();
