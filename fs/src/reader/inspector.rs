@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorfs_formats::ocdbt::{Asked, Told};
-use tensorfs_formats::{Metadata, Node, Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
+use tensorfs_formats::{
+    Block, Metadata, Node, Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len,
+};
 
 use crate::budget::Allowance;
 
@@ -57,6 +59,11 @@ impl Inspector {
     /// Reads what is at a place of a file of a database, and gives all that it says to `sink`.
     pub fn tree(&self, file: &File, asked: Asked, sink: &mut dyn FnMut(Told) -> ControlFlow<()>) -> Recognised {
         self.summed_up(file, asked.bytes(), |ask| self.readers.tree(ask, asked, sink))
+    }
+
+    /// Says where the elements of a block of n5's are, and gives them to `sink` as one tensor of bytes.
+    pub fn block(&self, file: &File, asked: Block, sink: &mut Sink<'_>) -> Recognised {
+        self.summed_up(file, u64::MAX, |ask| Ok(self.readers.recognise(ask, Wanted::Block(asked), sink)))
     }
 
     /// What came of a question about so many bytes of a file, with what became of the reader if it failed.

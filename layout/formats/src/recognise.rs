@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::arrays::{Metadata, Node, What};
+use crate::arrays::{Block, Metadata, Node, What};
 use crate::fault::{Fault, Result, malformed, too_much};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
@@ -113,6 +113,12 @@ pub fn nodes(source: &dyn Source, metadata: Metadata, sink: &mut dyn FnMut(Node)
         let _ = sink(Node { path: String::new(), what: What::Database });
         Ok(())
     })
+}
+
+/// Says how large a block of n5's is, and where its elements are: they are given to `sink` as one tensor of bytes, in
+/// whose last dimension are those of an element, and in the others the block's own, of which the first one ran fastest.
+pub fn block(source: &dyn Source, asked: Block, sink: &mut Sink<'_>) -> Recognised {
+    run(source, sink, |source, out| arrays::block(source, asked, out))
 }
 
 /// Reads what is at a place of a file of an OCDBT database, and gives all that it says to `sink`.

@@ -149,7 +149,7 @@ impl Model {
             From::File(file) => return self.open(*file, &listed.tensor).map(Bytes::One),
             From::Nothing(why) => return Err(missing(why)),
             From::Chunks(array, chunks, why) => {
-                let grid = Grid::new(array.clone(), chunks.clone()).filter(|_| why.is_none());
+                let grid = Grid::new(array.clone(), chunks.clone(), self.inspector.clone()).filter(|_| why.is_none());
                 let refused = || why.clone().unwrap_or_else(|| "its elements are not stored as plain bytes".to_owned());
                 return grid.map(Bytes::Chunks).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, refused()));
             }
