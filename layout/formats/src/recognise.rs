@@ -164,7 +164,7 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     } else if let Some(weights) = keras::weights(source, last)? {
         keras::recognise(source, weights, out)?;
     } else if let Some(weights) = exported::weights(source, last)? {
-        exported::recognise(source, &weights, out)?;
+        exported::recognise(source, last, &weights, out)?;
     } else {
         npz::recognise(source, last, out)?;
     }

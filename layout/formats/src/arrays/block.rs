@@ -23,7 +23,7 @@ pub struct Block {
     pub item: u64,
 }
 
-/// Gives the elements as one tensor of bytes. What stands behind them is no part of them.
+/// Gives the elements as one tensor of bytes.
 pub(crate) fn read(source: &dyn Source, Block { dims, item }: Block, out: &mut Out<'_, '_>) -> Result<()> {
     let size = source.size()?;
     let mut cursor = Cursor::new(source, 0, size)?;
@@ -38,14 +38,18 @@ pub(crate) fn read(source: &dyn Source, Block { dims, item }: Block, out: &mut O
     for _ in 0..dims {
         shape.push(u64::from(cursor.array().map(u32::from_be_bytes)?));
     }
-    if mode == COUNTED {
-        cursor.skip(4)?;
+    let count = if mode == COUNTED { Some(u64::from(cursor.array().map(u32::from_be_bytes)?)) } else { None };
+    if count.is_some_and(|count| elements(&shape) != Some(count)) {
+        return malformed("a block of another number of elements than it says");
     }
     shape.reverse();
     shape.push(item);
     let Some(len) = elements(&shape) else { return malformed("a block of more elements than can be") };
     let offset = cursor.at();
     cursor.skip(len)?;
+    if cursor.at() < size {
+        return malformed("a block with more than its elements");
+    }
     out.found.end = cursor.at();
     out.tensor(Tensor::new(b"block".to_vec(), Dtype::U8, shape, Location::Raw { offset, len }))
 }

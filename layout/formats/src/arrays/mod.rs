@@ -4,7 +4,7 @@
 mod block;
 mod codecs;
 mod fill;
-mod json;
+pub(crate) mod json;
 mod n5;
 mod node;
 mod zarr2;
