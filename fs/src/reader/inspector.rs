@@ -104,6 +104,11 @@ pub struct TensorBytes {
 }
 
 impl TensorBytes {
+    /// The file that they are in.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Bytes of the whole tensor.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {

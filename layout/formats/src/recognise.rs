@@ -171,7 +171,8 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     // Neither library minds.
     let behind = source.size()?.saturating_sub(last.closed);
     if behind > 0 {
-        out.found.reason.get_or_insert_with(|| format!("{behind} bytes behind the zip are no part of it"));
+        let why = format!("{behind} bytes behind the zip are no part of it");
+        out.found.reason = Some(out.found.reason.take().map_or(why.clone(), |first| format!("{first}; {why}")));
     }
     Ok(())
 }

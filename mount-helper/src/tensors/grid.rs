@@ -9,10 +9,13 @@ use tensorfs_formats::Array;
 use tensorfs_fs::Inspector;
 
 use crate::show::size;
+use crate::tensors::account::Account;
 use crate::tensors::chunks::{ChunkBytes, Chunks, number_of};
 
 /// So many chunks are open at a time: a row of an array goes through several, and so does the next one.
 const OPEN_MAX: usize = 64;
+/// So long is a chunk at most that is kept.
+const KEPT_MAX: u64 = 512 << 10;
 /// So many bytes of an array are read whatever is stored of it, and so many for each that is.
 const ALWAYS_READ: u64 = 1 << 40;
 const READ_FOR_STORED: u64 = 1024;
@@ -22,6 +25,7 @@ pub struct Grid {
     array: Rc<Array>,
     chunks: Rc<Chunks>,
     inspector: Inspector,
+    how: How,
     shape: Vec<u64>,
     chunk: Vec<u64>,
     grid: Vec<u64>,
@@ -32,10 +36,30 @@ pub struct Grid {
     blocks: HashMap<u64, Block>,
 }
 
-/// A chunk that is there, and how large it is, if that is not as large as others.
+/// How an array is read.
+pub struct How {
+    /// Row by row, though it is stored column by column.
+    pub is_across: bool,
+    /// What it takes.
+    pub account: Rc<Account>,
+}
+
+/// A chunk that is there, and how large it is, if that is not as large as others. One that is not long is kept when it
+/// is read across.
 struct Open {
     bytes: ChunkBytes,
     block: Option<Block>,
+    kept: Option<Vec<u8>>,
+}
+
+impl Open {
+    fn read(&self, buffer: &mut [u8], from: u64) -> io::Result<()> {
+        let Some(kept) = &self.kept else { return self.bytes.read_exact_at(buffer, from) };
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let bytes = from.checked_add(buffer.len()).and_then(|end| kept.get(from..end));
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
 }
 
 /// A block of n5's: where its elements begin, and how many it has in each dimension.
@@ -71,11 +95,11 @@ pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
 
 impl Grid {
     /// An array of which nothing says why it could not be read.
-    pub fn new(array: Rc<Array>, chunks: Rc<Chunks>, inspector: Inspector) -> Option<Grid> {
+    pub fn new(array: Rc<Array>, chunks: Rc<Chunks>, inspector: Inspector, how: How) -> Option<Grid> {
         let (chunk, grid, len) = (array.as_stored(array.chunk.clone()?), array.grid()?, array.bytes()?);
         let shape = array.as_stored(array.shape.clone());
         let (open, blocks) = (Vec::new(), HashMap::new());
-        Some(Grid { array, chunks, inspector, shape, chunk, grid, len, open, blocks })
+        Some(Grid { array, chunks, inspector, how, shape, chunk, grid, len, open, blocks })
     }
 
     /// Bytes of the whole array.
@@ -90,14 +114,21 @@ impl Grid {
         if !offset.is_multiple_of(item) || !(want as u64).is_multiple_of(item) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut done = 0;
+        let account = self.how.account.clone();
+        account.during(|| self.read_elements(offset, &mut buffer[..want]))?;
+        Ok(want)
+    }
+
+    fn read_elements(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let (item, mut done, want) = (self.array.item_size, 0, buffer.len());
         while done < want {
+            self.how.account.look()?;
             let (key, from, run) = self.find((offset + done as u64) / item);
             let count = usize::try_from(run * item).unwrap_or(usize::MAX).min(want - done);
             self.read_chunk(key, from, &mut buffer[done..done + count])?;
             done += count;
         }
-        Ok(done)
+        Ok(())
     }
 
     /// Fills `buffer` with elements of a chunk, from one on.
@@ -116,14 +147,14 @@ impl Grid {
             }
         };
         match &self.open[at] {
-            (_, Some(Open { bytes, block: None })) => bytes.read_exact_at(buffer, from * self.array.item_size),
-            (_, Some(Open { bytes, block: Some(block) })) if *block.sizes == *self.chunk => {
-                bytes.read_exact_at(buffer, block.start + from * self.array.item_size)
+            (_, Some(open @ Open { block: None, .. })) => open.read(buffer, from * self.array.item_size),
+            (_, Some(open @ Open { block: Some(block), .. })) if *block.sizes == *self.chunk => {
+                open.read(buffer, block.start + from * self.array.item_size)
             }
-            (_, Some(Open { bytes, block: Some(block) })) => {
+            (_, Some(open @ Open { block: Some(block), .. })) => {
                 self.fill(buffer)?;
                 let (from, to) = (from, from + buffer.len() as u64 / self.array.item_size);
-                self.read_block((bytes, block), (from, to), buffer)
+                self.read_block((open, block), (from, to), buffer)
             }
             (_, None) => self.fill(buffer),
         }
@@ -136,16 +167,12 @@ impl Grid {
     }
 
     /// Reads what a block has of some elements of a chunk that is larger: row by row.
-    fn read_block(
-        &self,
-        (bytes, block): (&ChunkBytes, &Block),
-        (from, to): (u64, u64),
-        buffer: &mut [u8],
-    ) -> io::Result<()> {
+    fn read_block(&self, (open, block): (&Open, &Block), (from, to): (u64, u64), buffer: &mut [u8]) -> io::Result<()> {
         let item = self.array.item_size;
         let (Some(row), Some(own)) = (self.chunk.last(), block.sizes.last()) else { return Ok(()) };
         let mut at = from;
         while at < to {
+            self.how.account.look()?;
             let within = at % row;
             let end = to.min(at - within + row);
             let (mut rest, mut before, mut inner, mut has) = (at / row, 0, *own, within < *own);
@@ -158,7 +185,7 @@ impl Grid {
                 let count = (end - at).min(own - within);
                 let to = ((at - from) * item) as usize;
                 let piece = &mut buffer[to..to + (count * item) as usize];
-                bytes.read_exact_at(piece, block.start + (before + within) * item)?;
+                open.read(piece, block.start + (before + within) * item)?;
             }
             at = end;
         }
@@ -168,10 +195,11 @@ impl Grid {
     /// A chunk that was opened, and what it says of itself if it is a block.
     fn opened(&mut self, number: u64, bytes: ChunkBytes) -> io::Result<Open> {
         let (Some(asked), ChunkBytes::File { file, .. }) = (self.array.block(), &bytes) else {
-            return Ok(Open { bytes, block: None });
+            return self.kept(bytes, None);
         };
         if let Some(block) = self.blocks.get(&number) {
-            return Ok(Open { bytes, block: Some(block.clone()) });
+            let block = Some(block.clone());
+            return self.kept(bytes, block);
         }
         let mut found = None;
         let said = self.inspector.block(file, asked, &mut |tensor| {
@@ -187,12 +215,37 @@ impl Grid {
         }
         let block = Block { start: tensor.range().0, sizes };
         self.blocks.insert(number, block.clone());
-        Ok(Open { bytes, block: Some(block) })
+        self.kept(bytes, Some(block))
+    }
+
+    fn kept(&self, bytes: ChunkBytes, block: Option<Block>) -> io::Result<Open> {
+        if let ChunkBytes::File { file, .. } = &bytes {
+            self.how.account.count(file)?;
+        }
+        let mut kept = None;
+        if self.how.is_across && bytes.len() <= KEPT_MAX {
+            let mut all = vec![0; usize::try_from(bytes.len()).unwrap_or(0)];
+            bytes.read_exact_at(&mut all, 0)?;
+            kept = Some(all);
+        }
+        Ok(Open { bytes, block, kept })
     }
 
     /// The chunk that has an element, which of its elements that is, and how many follow each other in both.
     fn find(&self, element: u64) -> (Vec<u64>, u64, u64) {
         let (shape, chunk) = (&self.shape, &self.chunk);
+        if self.how.is_across {
+            // The dimension that runs fastest here is the first one, and of that no two stand beside each other there.
+            let (mut key, mut rest, mut from) = (vec![0; shape.len()], element, 0);
+            let mut inner: u64 = chunk.iter().product();
+            for dim in 0..shape.len() {
+                let at = rest % shape[dim];
+                (rest, inner) = (rest / shape[dim], inner / chunk[dim]);
+                key[dim] = at / chunk[dim];
+                from += at % chunk[dim] * inner;
+            }
+            return (key, from, 1);
+        }
         let (mut key, mut rest) = (vec![0; shape.len()], element);
         let (mut from, mut run, mut inner, mut is_whole) = (0, 1, 1, true);
         for dim in (0..shape.len()).rev() {
@@ -234,7 +287,8 @@ mod tests {
             odd: None,
         };
         let grid = |shape: &[u64], chunk: &[u64]| {
-            Grid::new(Rc::new(array(shape, chunk)), Rc::new(Chunks::default()), Inspector::default()).unwrap()
+            let how = How { is_across: false, account: Rc::new(Account::endless()) };
+            Grid::new(Rc::new(array(shape, chunk)), Rc::new(Chunks::default()), Inspector::default(), how).unwrap()
         };
         let rows = grid(&[5, 4], &[2, 4]);
         assert_eq!((rows.find(0), rows.find(9)), ((vec![0, 0], 0, 8), (vec![1, 0], 1, 7)));

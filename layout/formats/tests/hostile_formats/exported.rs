@@ -94,7 +94,7 @@ fn what_is_wrong_in_it_is_told() {
 }
 
 /// As torch has it since 2.8: members of 64 bytes, and what is said of weights.
-fn newest(said: &str, more: &[Member<'_>]) -> Vec<u8> {
+fn newest(said: &str, more: Vec<Member>) -> Vec<u8> {
     let config = format!(r#"{{"config": {{{said}}}}}"#);
     let bytes: Vec<u8> = (0..64).collect();
     let mut members = vec![
@@ -103,7 +103,7 @@ fn newest(said: &str, more: &[Member<'_>]) -> Vec<u8> {
         member("m/data/weights/weight_1", b""),
         member("m/data/weights/model_weights_config.json", config.as_bytes()),
     ];
-    members.extend(more.iter().copied());
+    members.extend(more);
     zip(&members)
 }
 
@@ -119,7 +119,7 @@ fn weight(name: &str, path: &str, dtype: &str, sizes: &str, strides: &str, more:
 fn weights_are_views_of_members() {
     let (two, one) = (r#"[{"as_int": 2}, {"as_int": 3}]"#, r#"[{"as_int": 1}, {"as_int": 2}]"#);
     let a = weight("a", "weight_0", "7", two, one, "");
-    let (found, tensors) = of(&newest(&a, &[]));
+    let (found, tensors) = of(&newest(&a, vec![]));
     let wanted: Vec<u8> = [0_u8, 4, 8, 12, 16, 20].iter().flat_map(|at| (8 + at)..(8 + at + 4)).collect();
     assert_eq!((found.format, found.reason, found.tensors), (Format::Torch, None, 1));
     assert_eq!(tensors, [("a".to_owned(), vec![2, 3], wanted, 8)]);
@@ -133,20 +133,20 @@ fn weights_are_views_of_members() {
         r#""null": {"path_name": "weight_0", "use_pickle": true, "tensor_meta": null}"#.to_owned(),
     ];
     for one in &odd {
-        let (found, tensors) = of(&newest(&format!("{one}, {a}"), &[]));
+        let (found, tensors) = of(&newest(&format!("{one}, {a}"), vec![]));
         let reason = found.reason.unwrap();
         assert!(tensors.len() == 1 && found.format == Format::Torch && reason.contains(": "), "{one}: {reason}");
     }
-    let (found, _) = of(&newest(&format!("{}, {a}", odd.join(", ")), &[]));
+    let (found, _) = of(&newest(&format!("{}, {a}", odd.join(", ")), vec![]));
     let reason = found.reason.unwrap();
     assert!(reason.starts_with("unsaved: its elements were not saved; and 5 more"), "{reason}");
     // None of them saved is a program all the same.
-    let (found, _) = of(&newest(&odd[0], &[]));
+    let (found, _) = of(&newest(&odd[0], vec![]));
     assert_eq!((found.format, found.tensors, found.cut), (Format::Torch, 0, false));
     // The order of bytes is torch's own word for it, of this archive.
     let big = |name: &str, text: &[u8]| {
         let mut seen = None;
-        let _ = recognise(&&newest(&a, &[member(name, text)])[..], &mut |tensor| {
+        let _ = recognise(&&newest(&a, vec![member(name, text)])[..], &mut |tensor| {
             seen = Some(tensor.big_endian);
             ControlFlow::Continue(())
         });
@@ -167,7 +167,7 @@ fn pickled_weights_are_listed_and_checked() {
         )
     };
     let mut seen = Vec::new();
-    let bytes = newest(&pickled(r#"[{"as_int": 4}, {"as_int": 1000}]"#), &[]);
+    let bytes = newest(&pickled(r#"[{"as_int": 4}, {"as_int": 1000}]"#), vec![]);
     let found = recognise(&&bytes[..], &mut |tensor| {
         assert_eq!(tensor.fault(bytes.len() as u64), None);
         seen.push((tensor.shape.clone(), tensor.descr.clone().unwrap(), npy_header(&tensor).is_some()));
@@ -175,34 +175,34 @@ fn pickled_weights_are_listed_and_checked() {
     });
     assert_eq!((found.tensors, found.reason), (1, None));
     assert_eq!(seen, [(vec![4, 1000], "float32, pickled".to_owned(), false)]);
-    opaque(&newest(&pickled("[4611686018427387904, 4611686018427387904]"), &[]), "more elements");
-    opaque(&newest(&pickled(&format!("[{}1]", "1,".repeat(64))), &[]), "dimensions");
+    opaque(&newest(&pickled("[4611686018427387904, 4611686018427387904]"), vec![]), "more elements");
+    opaque(&newest(&pickled(&format!("[{}1]", "1,".repeat(64))), vec![]), "dimensions");
 }
 
 #[test]
 fn weights_that_cannot_be_are_none() {
     let (two, one) = ("[2, 3]", "[1, 2]");
-    opaque(&newest(&weight("a", "weight_9", "7", two, one, ""), &[]), "not there");
-    opaque(&newest(&weight("a", "weight_0", "7", "[2, 30]", one, ""), &[]), "larger than its storage");
-    opaque(&newest(&weight("a", "weight_0", "7", two, "[1]", ""), &[]), "strides");
-    opaque(&newest(&weight("a", "weight_0", "7", two, "[9223372036854775807, 2]", ""), &[]), "larger");
+    opaque(&newest(&weight("a", "weight_9", "7", two, one, ""), vec![]), "not there");
+    opaque(&newest(&weight("a", "weight_0", "7", "[2, 30]", one, ""), vec![]), "larger than its storage");
+    opaque(&newest(&weight("a", "weight_0", "7", two, "[1]", ""), vec![]), "strides");
+    opaque(&newest(&weight("a", "weight_0", "7", two, "[9223372036854775807, 2]", ""), vec![]), "larger");
     let a = weight("a", "weight_0", "7", two, one, "");
-    opaque(&newest(&format!("{a}, {a}"), &[]), "one name");
-    opaque(&newest(r#""a": {}"#, &[]), "no member");
-    opaque(&newest(r#""a": 7"#, &[]), "no member");
+    opaque(&newest(&format!("{a}, {a}"), vec![]), "one name");
+    opaque(&newest(r#""a": {}"#, vec![]), "no member");
+    opaque(&newest(r#""a": 7"#, vec![]), "no member");
     opaque(
-        &newest(&weight("a", "weight_0", "7", two, one, &format!(r#""x": "{}","#, "y".repeat(300_000))), &[]),
+        &newest(&weight("a", "weight_0", "7", two, one, &format!(r#""x": "{}","#, "y".repeat(300_000))), vec![]),
         "too much",
     );
-    opaque(&newest("\"a", &[]), "JSON");
+    opaque(&newest("\"a", vec![]), "JSON");
     let squeezed = Member { method: 8, size: Some(100), ..member("m/data/weights/weight_2", &[0; 9]) };
-    opaque(&newest(&weight("a", "weight_2", "7", two, one, ""), &[squeezed]), "compressed");
-    let bytes = newest(&a, &[]);
+    opaque(&newest(&weight("a", "weight_2", "7", two, one, ""), vec![squeezed]), "compressed");
+    let bytes = newest(&a, vec![]);
     for end in (12..bytes.len()).step_by(23) {
         assert_eq!(survives(&bytes[..end]).tensors, 0, "{end}");
     }
     // Of several programs the first one's.
     let other = member("m/data/weights/other_weights_config.json", b"{}");
-    let (found, _) = of(&newest(&a, &[other]));
+    let (found, _) = of(&newest(&a, vec![other]));
     assert_eq!(found.reason.as_deref(), Some("weights of 1 more programs are not looked into"));
 }
