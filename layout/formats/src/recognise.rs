@@ -172,7 +172,7 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     let behind = source.size()?.saturating_sub(last.closed);
     if behind > 0 {
         let why = format!("{behind} bytes behind the zip are no part of it");
-        out.found.reason = Some(out.found.reason.take().map_or(why.clone(), |first| format!("{first}; {why}")));
+        out.found.reason = Some(out.found.reason.take().map_or(why.clone(), |first| format!("{why}; {first}")));
     }
     Ok(())
 }

@@ -259,6 +259,19 @@ def file_state(path):
     return state
 
 
+def wait_until_it_begins(how):
+    """A trainer takes a while until it saves; by what it saves anew it is seen to."""
+    when = lambda: [os.stat(path).st_mtime_ns for _, path in steps(how)]  # noqa: E731
+    before, end = when(), time.monotonic() + 120
+    while time.monotonic() < end:
+        try:
+            if when() != before:
+                return
+        except FileNotFoundError:  # removed meanwhile
+            return
+        time.sleep(0.005)
+
+
 def main():
     seed = int(os.environ.get("TENSORFS_KILL_SEED", "1"))
     random.seed(seed)
@@ -271,8 +284,9 @@ def main():
         child = os.fork()
         if child == 0:
             how.save_on() if KIND == "trainer" else save_on(how, first)
-        # A trainer takes a while until it begins.
-        time.sleep(random.uniform(0.2, 1.2) if KIND == "trainer" else random.uniform(0, 0.12))
+        if KIND == "trainer":
+            wait_until_it_begins(how)
+        time.sleep(random.uniform(0, 0.3 if KIND == "trainer" else 0.12))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         there = steps(how)
