@@ -410,7 +410,8 @@ fn of_block(block: &Tensor, chunk: &[u64], part: Part<'_>, fill: &Arc<[u8]>) -> 
     Some(found)
 }
 
-/// Fills the buffer with elements of a part of a chunk that begins at a place, from one of them on. What lies close together is read at once.
+/// Fills the buffer with elements of a part of a chunk that begins at a place, from one of them on. What lies close
+/// together is read at once.
 fn read_within(
     source: &dyn Source,
     (part, chunk): (Part<'_>, &[u64]),

@@ -1,6 +1,6 @@
-//! What `torch.export.save` writes (`.pt2`): a zip of a program, which is not looked into, and of its weights. Those are
-//! what `torch.save` has made of them, or, since torch 2.8, a member for each storage, and JSON that says which views of
-//! which storage they are.
+//! What `torch.export.save` writes (`.pt2`): a zip of a program, which is not looked into, and of its weights. Those
+//! are what `torch.save` has made of them, or, since torch 2.8, a member for each storage, and JSON that says which
+//! views of which storage they are.
 
 mod weights;
 

@@ -59,7 +59,7 @@ def write(directory):
     array = opened(directory, "n5/resized", n5([4, 9], [4, 4], "int32"), create=True)
     array.write(numbers([4, 9], "int32")).result()
     array = array.resize(exclusive_max=[10, 6], resize_metadata_only=True).result()
-    array[8:, 4:].write(np.full((2, 2), 7)).result()
+    array[8:, 4:].write(np.full((2, 2), 7, "int32")).result()
     # As n5's own library writes: blocks end where the array does, or did before it was made larger.
     array = opened(directory, "n5/cut", n5([7, 5], [4, 3], "uint16"), create=True)
     for key, size in {"0/0": (4, 3), "1/0": (3, 3), "0/1": (4, 2), "1/1": (2, 1)}.items():
@@ -70,7 +70,7 @@ def write(directory):
     array = opened(directory, "n5/wrong", n5([4], [4], "uint8"), create=True)
     with open(os.path.join(directory, "n5/wrong/0"), "wb") as file:
         file.write(struct.pack(">HHI", 0, 1, 5) + bytes(5))
-    opened(directory, "n5/packed", n5([4], [4], "uint8", "gzip"), create=True).write(np.ones(4)).result()
+    opened(directory, "n5/packed", n5([4], [4], "uint8", "gzip"), create=True).write(np.ones(4, "uint8")).result()
 
 
 def numbers(shape, dtype):

@@ -1,5 +1,5 @@
-//! Weights of an exported program as torch writes them since 2.8: each storage is a member of the archive, and JSON says
-//! of each weight which member has its storage, and which view of that it is.
+//! Weights of an exported program as torch writes them since 2.8: each storage is a member of the archive, and JSON
+//! says of each weight which member has its storage, and which view of that it is.
 
 use std::collections::HashSet;
 use std::fmt;
