@@ -800,6 +800,56 @@ fn hierarchies_are_read_for_what_is_stored() {
     assert_eq!(bytes[128..], [of_row(None), of_row(Some(100)), [vec![9; 199], vec![77]].concat()].concat());
 }
 
+/// Blocks of n5's say how large they are, and what they lack is zero; they are compared with what is row by row.
+///
+/// Proves T11, T15.
+#[test]
+fn blocks_of_n5_are_put_together() {
+    let scratch = scratch();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let n5 = r#"{"dimensions": [3, 5], "blockSize": [2, 3], "dataType": "uint8", "compression": {"type": "raw"}}"#;
+    let block =
+        |sizes: [u8; 2], elements: &[u8]| [&[0, 0, 0, 2, 0, 0, 0, sizes[0], 0, 0, 0, sizes[1]][..], elements].concat();
+    for dir in ["n5/0", "n5/1", "zarr", "hollow/zarr"] {
+        fs::create_dir_all(at(dir)).unwrap();
+    }
+    fs::write(at("n5/attributes.json"), n5).unwrap();
+    // One that is whole, one that ends where the array does, one that is smaller, and one that is not there.
+    fs::write(at("n5/0/0"), block([2, 3], &[1, 2, 3, 4, 5, 6])).unwrap();
+    fs::write(at("n5/1/0"), block([1, 3], &[7, 8, 9])).unwrap();
+    fs::write(at("n5/0/1"), block([1, 2], &[10, 11])).unwrap();
+    let columns = [1, 2, 7, 3, 4, 8, 5, 6, 9, 10, 0, 0, 11, 0, 0];
+    let bytes = prints_bytes(&["cat", &at("n5"), "array"]);
+    assert!(String::from_utf8_lossy(&bytes[..128]).contains("'fortran_order': True, 'shape': (3, 5)"));
+    assert_eq!(bytes[128..], columns);
+    let rows: Vec<u8> = (0..3).flat_map(|row| (0..5).map(move |column| columns[column * 3 + row])).collect();
+    fs::write(at("zarr/.zarray"), bytes_in_chunks("[3, 5]", "[3, 5]", ".")).unwrap();
+    fs::write(at("zarr/0.0"), &rows).unwrap();
+    assert_eq!(prints(0, &["diff", &at("n5"), &at("zarr")]), "0 different, 1 the same\n");
+    fs::write(at("zarr/0.0"), [&[99], &rows[1..]].concat()).unwrap();
+    let told: Value = serde_json::from_str(&prints(1, &["diff", "--json", &at("n5"), &at("zarr")])).unwrap();
+    assert_eq!((&told["elements"], &told["max_abs"]), (&1.into(), &98.0.into()));
+    // Chunks of zarr's that are column by column.
+    fs::write(at("zarr/.zarray"), bytes_in_chunks("[3, 5]", "[3, 5]", ".").replace("\"C\"", "\"F\"")).unwrap();
+    fs::write(at("zarr/0.0"), columns).unwrap();
+    assert_eq!(prints_bytes(&["cat", &at("zarr"), "array"])[128..], columns);
+    assert_eq!(prints(0, &["diff", &at("n5"), &at("zarr")]), "0 different, 1 the same\n");
+    // What cannot be a block is told, and no array has it.
+    for wrong in [block([3, 1], &[1, 2, 3]), block([1, 2], &[1]), block([1, 2], &[1, 2, 3]), vec![]] {
+        fs::write(at("n5/0/1"), wrong).unwrap();
+        let told = complains(1, &["cat", &at("n5"), "array"]);
+        assert!(told.contains("block"), "{told}");
+        assert_eq!(call(&["diff", &at("n5"), &at("zarr")]).status.code(), Some(2));
+    }
+    // Encoded blocks are listed and compared as before.
+    fs::write(at("n5/attributes.json"), n5.replace("raw", "gzip")).unwrap();
+    assert!(complains(1, &["cat", &at("n5"), "array"]).contains("encoded (gzip)"));
+    assert_eq!(call(&["tensors", &at("n5")]).status.code(), Some(0));
+    // There is no end to what is said of a fill value, but there is one to how long it is looked at.
+    fs::write(at("hollow/zarr/.zarray"), bytes_in_chunks("[1000000000000]", "[1000000000000]", ".")).unwrap();
+    assert_eq!(prints(0, &["diff", &at("hollow"), &at("hollow")]), "0 different, 1 the same\n");
+}
+
 /// What is of another format within a hierarchy is a hierarchy of its own, and any program's file is none.
 #[test]
 fn hierarchies_in_each_other_are_told_apart() {

@@ -144,7 +144,7 @@ fn checkpoints_moved_by_cp_and_read_in_place(setup: Setup) {
 /// Proves T12, T13.
 fn killed_savers(setup: Setup) {
     let kills = std::env::var("TENSORFS_KILLS").unwrap_or_else(|_| "30".to_owned());
-    for (environment, kind) in [("small", "safetensors"), ("torch", "torch")] {
+    for (environment, kind) in [("small", "safetensors"), ("torch", "torch"), ("trainers", "trainer")] {
         let Some(python) = setup.python(environment) else { continue };
         let mount = setup.clone().mount();
         if mount.is_plain() {

@@ -54,10 +54,12 @@ enum Stored {
     /// As they are to be read, from a place on.
     At(u64),
     /// As they are to be read, but for what stands between: they are the first ones of a chunk in each dimension, which
-    /// has so many there.
-    Within(Arc<[u64]>),
+    /// begins at a place and has so many there.
+    Within(u64, Arc<[u64]>),
     /// In another way.
     Decoded(Box<(Arc<Tensor>, Held)>),
+    /// Nowhere: the chunk is smaller than others, and each element that it lacks is that.
+    Lacking(Arc<[u8]>),
     /// Nowhere: the chunk of that name is not there, and each of its elements is that.
     Nowhere(Box<(Box<str>, Box<[u8]>)>),
 }
@@ -104,7 +106,7 @@ impl Piece {
 
     fn memory(&self) -> usize {
         let decoder = match &self.stored {
-            Stored::At(_) | Stored::Within(_) => 0,
+            Stored::At(_) | Stored::Within(..) | Stored::Lacking(_) => 0,
             Stored::Decoded(decoded) => 2 * size_of::<Tensor>() + 2 * size_of_val(&*decoded.0.shape),
             Stored::Nowhere(nowhere) => size_of_val(&**nowhere) + nowhere.0.len() + nowhere.1.len(),
         };
@@ -121,10 +123,14 @@ impl Piece {
         let source = content.bytes_of(self.file, &self.version);
         let read = match &self.stored {
             Stored::At(start) => read_exact(&*source, start + offset, buffer),
-            Stored::Within(chunk) => {
+            Stored::Within(start, chunk) => {
                 let sizes = self.part().sizes;
                 let part = Part { starts: &vec![0; sizes.len()], sizes };
-                read_within(&*source, (part, chunk), item, offset / item, buffer)
+                read_within(&*source, (part, chunk), (item, *start), offset / item, buffer)
+            }
+            Stored::Lacking(fill) => {
+                buffer.chunks_exact_mut(fill.len()).for_each(|element| element.copy_from_slice(fill));
+                Ok(())
             }
             Stored::Decoded(decoded) => {
                 let (tensor, held) = &**decoded;
@@ -172,6 +178,8 @@ impl Assembled {
         })?;
         let header = npy_header(&whole).ok_or_else(|| warn(format_args!("its elements are no plain bytes")))?;
         let (shape, item) = match checkpoint.plan.says_shape(nth as usize) {
+            // The dimension that runs fastest is the last.
+            true if whole.order == Order::ColumnMajor => (whole.shape.iter().rev().copied().collect(), whole.item_size),
             true => (whole.shape.clone(), whole.item_size),
             // All of it is in one piece, and what its elements are does not matter.
             false => (vec![whole.bytes()], 1),
@@ -251,17 +259,35 @@ impl Assembled {
         parts: &mut Parts<'_>,
         room: &mut Room,
     ) -> std::result::Result<Vec<Piece>, Why> {
-        let chunk: Arc<[u64]> = array.chunk.as_deref().unwrap_or_default().into();
+        let chunk: Arc<[u64]> = array.as_stored(array.chunk.clone().unwrap_or_default()).into();
+        let lacking: Arc<[u8]> = array.fill.as_deref().unwrap_or_default().into();
         let mut pieces = Vec::new();
         for (part, place) in checkpoint.plan.pieces(nth) {
             let because = |why| Why::Part(place.file, why);
             let numbers = [part.starts, part.sizes].concat().into();
-            let piece = match parts.get(place.file) {
-                Some((_, version)) if version.size != place.len => {
+            let piece = match (parts.get(place.file), array.block()) {
+                (Some((file, version)), Some(asked)) => {
+                    let source = content.bytes_of(file, &version);
+                    let block = source.block(asked);
+                    source.close();
+                    let block = block.map_err(fault)?.ok_or(because("is no block that can be read"))?;
+                    let Some(found) = of_block(&block, &chunk, part, &lacking) else {
+                        return Err(because("is a block that is larger than its array says"));
+                    };
+                    for (numbers, stored) in found {
+                        let piece = Piece { file, version, numbers, stored };
+                        room.take(content, piece.memory())?;
+                        pieces.push(piece);
+                    }
+                    continue;
+                }
+                (Some((_, version)), None) if version.size != place.len => {
                     return Err(because("is not as long as its elements are"));
                 }
-                Some((file, version)) => Piece { file, version, numbers, stored: in_chunk(&chunk, part.sizes) },
-                None => {
+                (Some((file, version)), None) => {
+                    Piece { file, version, numbers, stored: in_chunk(0, &chunk, part.sizes) }
+                }
+                (None, _) => {
                     let name = checkpoint.name_of(place.file);
                     if content.there(checkpoint.dir, name) != There::Nothing {
                         return Err(because("is no file that can be read, or not reached by directories alone"));
@@ -350,28 +376,58 @@ fn as_whole(planned: &Tensor, tensor: &Tensor) -> Option<Tensor> {
 }
 
 /// How what a chunk has of its array is read, which is all of it but at the array's end.
-fn in_chunk(chunk: &Arc<[u64]>, sizes: &[u64]) -> Stored {
+fn in_chunk(start: u64, chunk: &Arc<[u64]>, sizes: &[u64]) -> Stored {
     // As long as only the first dimension is shorter, it is the beginning of the chunk.
-    if sizes.iter().skip(1).eq(chunk.iter().skip(1)) { Stored::At(0) } else { Stored::Within(chunk.clone()) }
+    if sizes.iter().skip(1).eq(chunk.iter().skip(1)) { Stored::At(start) } else { Stored::Within(start, chunk.clone()) }
 }
 
-/// Fills the buffer with elements of a part of a chunk, from one of them on. What lies close together is read at once.
+/// Pieces without their file: which elements they have, and how those are stored.
+type Pieces = Vec<(Box<[u64]>, Stored)>;
+
+/// What a block has of its array, and what it lacks of that, being smaller than others: which elements, and how they
+/// are stored. None if it is larger than a chunk.
+fn of_block(block: &Tensor, chunk: &[u64], part: Part<'_>, fill: &Arc<[u8]>) -> Option<Pieces> {
+    let (_, own) = block.shape.split_last()?;
+    if own.len() != chunk.len() || own.iter().zip(chunk).any(|(own, most)| own > most) || fill.is_empty() {
+        return None;
+    }
+    let (start, own): (u64, Arc<[u64]>) = (block.range().0, own.into());
+    let has: Vec<u64> = own.iter().zip(part.sizes).map(|(own, size)| *own.min(size)).collect();
+    let mut found = Vec::new();
+    if !has.contains(&0) {
+        found.push(([part.starts, &has].concat().into(), in_chunk(start, &own, &has)));
+    }
+    // What it lacks of each dimension, of what is not told of yet.
+    for (dim, (has_here, wanted)) in has.iter().zip(part.sizes).enumerate() {
+        let (mut starts, mut sizes) = (part.starts.to_vec(), part.sizes.to_vec());
+        sizes[..dim].copy_from_slice(&has[..dim]);
+        starts[dim] += has_here;
+        sizes[dim] = wanted - has_here;
+        if !sizes.contains(&0) {
+            found.push(([starts, sizes].concat().into(), Stored::Lacking(fill.clone())));
+        }
+    }
+    Some(found)
+}
+
+/// Fills the buffer with elements of a part of a chunk that begins at a place, from one of them on. What lies close
+/// together is read at once.
 fn read_within(
     source: &dyn Source,
     (part, chunk): (Part<'_>, &[u64]),
-    item: u64,
+    (item, start): (u64, u64),
     from: u64,
     buffer: &mut [u8],
 ) -> io::Result<()> {
     let to = from + buffer.len() as u64 / item;
     let (mut rest, mut read, mut end) = (buffer, Ok(()), 0);
     if to > from {
-        part.runs(chunk, to - 1, to, |at, count| end = (at + count) * item);
+        part.runs(chunk, to - 1, to, |at, count| end = start + (at + count) * item);
     }
     // What was read last, from where on, and where the run before this one ends.
     let (mut window, mut begin, mut before) = (Vec::new(), 0, None::<u64>);
     part.runs(chunk, from, to, |at, count| {
-        let (at, len) = (at * item, (count * item) as usize);
+        let (at, len) = (start + at * item, (count * item) as usize);
         let (run, behind) = std::mem::take(&mut rest).split_at_mut(len);
         rest = behind;
         if read.is_err() {
@@ -442,11 +498,11 @@ mod tests {
                 [(0, count), (1, count - 1), (count / 2, count / 2), (count / 3, count / 2), (count - 1, count)]
             {
                 let mut read = vec![0; ((to - from) * item) as usize];
-                read_within(&&bytes[..], (part, &chunk), item, from, &mut read).unwrap();
+                read_within(&&bytes[..], (part, &chunk), (item, 0), from, &mut read).unwrap();
                 assert!(read == want[(from * item) as usize..(to * item) as usize], "{chunk:?} {sizes:?} {from}..{to}");
             }
             let cut = &bytes[..bytes.len() / 2];
-            assert!(read_within(&cut, (part, &chunk), item, 0, &mut vec![0; want.len()]).is_err());
+            assert!(read_within(&cut, (part, &chunk), (item, 0), 0, &mut vec![0; want.len()]).is_err());
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tensorfs_formats::ocdbt::{Asked, Told};
-use tensorfs_formats::{Planned, Recognised, Sink, Source, hole_of};
+use tensorfs_formats::{Block, Planned, Recognised, Sink, Source, Tensor, hole_of};
 use tensorfs_layout::tree::Object;
 use tensorfs_layout::{Ino, SegmentId};
 
@@ -107,6 +107,16 @@ impl SegmentBytes {
     /// Says whether the file may be a part of a distributed checkpoint, though nothing is recognised in it.
     pub fn part(&self) -> Recognised {
         self.recognise_what(Wanted::Part, &mut |_| ControlFlow::Break(()))
+    }
+
+    /// Where the elements of a block of n5's are, as one tensor of bytes. None if it is no such block.
+    pub fn block(&self, asked: Block) -> io::Result<Option<Tensor>> {
+        let mut found = None;
+        let recognised = self.recognise_what(Wanted::Block(asked), &mut |tensor| {
+            found = Some(tensor);
+            ControlFlow::Continue(())
+        });
+        recognised.error.map_or(Ok(found), Err)
     }
 
     /// Gives all that the file says as the plan of a checkpoint, or its index, to `sink`.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tensorfs_formats::{Array, Dtype, Location, Planned, Tensor, npy_len};
+use tensorfs_formats::{Array, Dtype, Location, Order, Planned, Tensor, npy_len};
 
 use super::boxes::{Part, place_of};
 use super::hash::number;
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     arrays: Vec<Array>,
 }
 
-/// A tensor: its name, its dimensions, if they are said, and its pieces.
+/// A tensor: its name, its dimensions, if they are said, and its pieces. The dimension that runs fastest is the last.
 struct Whole {
     /// Where it begins, where what the plan says begins, and where that ends.
     name: [u32; 3],
@@ -162,18 +162,19 @@ impl Draft {
         let (Some(grid), Some(chunk), Some(keys)) = (array.grid(), array.chunk.clone(), array.keys) else {
             return Ok(());
         };
-        let len = array.plain_chunk().ok_or(TooMuch)?;
+        let len = array.plain_elements().ok_or(TooMuch)?;
         for nth in 0..grid.iter().product() {
             let key = place_of(&grid, nth);
             let file = self.file(keys.path(&key).into())?;
             let starts: Vec<u64> = key.iter().zip(&chunk).map(|(at, size)| at * size).collect();
             let ends = starts.iter().zip(&chunk).zip(&array.shape).map(|((start, size), end)| (*size).min(end - start));
-            let at = self.note(&starts)?;
-            self.note(&ends.collect::<Vec<_>>())?;
-            let dims = starts.len() as u32;
+            let ends = array.as_stored(ends.collect());
+            let at = self.note(&array.as_stored(starts))?;
+            self.note(&ends)?;
+            let dims = ends.len() as u32;
             self.plan.pieces.push(Piece { file, at, dims, offset: 0, len });
         }
-        let shape = (self.note(&array.shape)?, array.shape.len() as u32);
+        let shape = (self.note(&array.as_stored(array.shape.clone()))?, array.shape.len() as u32);
         self.whole(name, Some(array.dtype), Some(shape))?;
         let number = u32::try_from(self.plan.arrays.len()).map_err(|_| TooMuch)?;
         if let Some(whole) = self.plan.wholes.last_mut() {
@@ -279,12 +280,16 @@ impl Plan {
         let Some((at, dims)) = whole.shape else {
             return Some(Tensor::new(name, Dtype::U8, vec![], Location::Raw { offset: 0, len: 1 }));
         };
-        let shape = &self.numbers[at as usize..][..dims as usize];
-        let dtype = whole.dtype?;
-        let len = count(shape)?.checked_mul(dtype.size()?)?;
-        let mut tensor = Tensor::new(name, dtype, shape.to_vec(), Location::Raw { offset: 0, len });
-        tensor.big_endian = self.array(nth).is_some_and(|array| array.big_endian);
-        npy_len(&tensor).filter(|_| self.makes_up(whole, shape)).map(|_| tensor)
+        let stored = &self.numbers[at as usize..][..dims as usize];
+        let (dtype, array) = (whole.dtype?, self.array(nth));
+        let shape = array.map_or_else(|| stored.to_vec(), |array| array.as_stored(stored.to_vec()));
+        let len = count(stored)?.checked_mul(dtype.size()?)?;
+        let mut tensor = Tensor::new(name, dtype, shape, Location::Raw { offset: 0, len });
+        if let Some(array) = array {
+            tensor.big_endian = array.big_endian;
+            tensor.order = if array.column_major { Order::ColumnMajor } else { Order::RowMajor };
+        }
+        npy_len(&tensor).filter(|_| self.makes_up(whole, stored)).map(|_| tensor)
     }
 
     /// The name of a tensor as its plan has it, and its part, if it is all there.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorfs_formats::ocdbt::{Asked, Told};
-use tensorfs_formats::{Metadata, Node, Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len};
+use tensorfs_formats::{
+    Block, Metadata, Node, Planned, Recognised, Sink, Tensor, copy_stored, is_stored_as_read, tensor_len,
+};
 
 use crate::budget::Allowance;
 
@@ -59,6 +61,11 @@ impl Inspector {
         self.summed_up(file, asked.bytes(), |ask| self.readers.tree(ask, asked, sink))
     }
 
+    /// Says where the elements of a block of n5's are, and gives them to `sink` as one tensor of bytes.
+    pub fn block(&self, file: &File, asked: Block, sink: &mut Sink<'_>) -> Recognised {
+        self.summed_up(file, u64::MAX, |ask| Ok(self.readers.recognise(ask, Wanted::Block(asked), sink)))
+    }
+
     /// What came of a question about so many bytes of a file, with what became of the reader if it failed.
     fn summed_up(
         &self,
@@ -97,6 +104,11 @@ pub struct TensorBytes {
 }
 
 impl TensorBytes {
+    /// The file that they are in.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Bytes of the whole tensor.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tensorfs_formats::ocdbt::Asked;
-use tensorfs_formats::{Format, Front, Metadata, Recognised, Tensor};
+use tensorfs_formats::{Block, Format, Front, Metadata, Recognised, Tensor};
 
 /// The most bytes of a file that are read at once.
 pub(super) const READ_MAX: usize = 256 << 10;
@@ -53,6 +53,8 @@ pub(crate) enum Wanted {
     Nodes(Metadata),
     /// No tensors, but what is at a place of a file of an OCDBT database.
     Tree(Asked),
+    /// The elements of a block of n5's, as one tensor.
+    Block(Block),
     /// No tensors, but whether a file in which nothing is recognised may be a part of a distributed checkpoint.
     Part,
 }
@@ -61,7 +63,7 @@ impl Wanted {
     /// Where it is begun.
     pub(crate) fn start(self) -> u64 {
         match self {
-            Wanted::All | Wanted::First | Wanted::Part => 0,
+            Wanted::All | Wanted::First | Wanted::Block(_) | Wanted::Part => 0,
             Wanted::Shards | Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) => 0,
             Wanted::Tree(asked) => asked.at(),
             Wanted::From { at, .. } | Wanted::Behind { at, .. } => at,

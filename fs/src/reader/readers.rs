@@ -180,6 +180,7 @@ impl Readers {
                 }),
                 Wanted::Shards => formats::shards(ask.source),
                 Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) | Wanted::Tree(_) => formats::planned(ask.source),
+                Wanted::Block(asked) => formats::block(ask.source, asked, sink),
                 Wanted::Part => formats::part(ask.source),
                 Wanted::From { at, limit } => formats::resume_some(ask.source, at, limit, sink),
                 Wanted::Behind { at, front } => formats::resume_behind(ask.source, at, front, sink),

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use tensorfs_formats::ocdbt::Asked;
-use tensorfs_formats::{self as formats, Metadata, Recognised, Source, Tensor, is_stored_as_read};
+use tensorfs_formats::{self as formats, Block, Metadata, Recognised, Source, Tensor, is_stored_as_read};
 
 use super::hear::{converse, head, of_bytes, of_others, of_tensors, taking_nodes, taking_pieces, taking_told};
 use super::protocol::{Answer, Order, Wanted, Wire};
@@ -31,6 +31,8 @@ pub enum Question {
     Nodes(Metadata),
     /// What is at a place of a file of a database.
     Tree(Asked),
+    /// How large a block of n5's is.
+    Block(Block),
     /// The first bytes of the first tensor that has to be decoded.
     Decoded,
 }
@@ -63,6 +65,7 @@ fn ask<S: Read + Write>(file: &File, question: Question, wire: &mut Wire<S>) -> 
         Question::Pieces => Wanted::Pieces,
         Question::Nodes(metadata) => Wanted::Nodes(metadata),
         Question::Tree(asked) => Wanted::Tree(asked),
+        Question::Block(asked) => Wanted::Block(asked),
     };
     let order = (Order::Recognise { size, wanted }, head(source, wanted.start(), size));
     let mut unreadable = None;
@@ -72,7 +75,7 @@ fn ask<S: Read + Write>(file: &File, question: Question, wire: &mut Wire<S>) -> 
         if *others < ENOUGH as u64 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     let found = match question {
-        Question::Tensors | Question::First | Question::From(_) | Question::Shards => {
+        Question::Tensors | Question::First | Question::From(_) | Question::Shards | Question::Block(_) => {
             let (tensors, mut count) = (&mut heard.tensors, 0);
             let mut sink = |tensor| {
                 tensors.push(tensor);

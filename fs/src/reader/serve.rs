@@ -115,6 +115,7 @@ fn recognise(remote: &Remote, wanted: Wanted) -> io::Result<()> {
         Wanted::All | Wanted::First => formats::recognise(remote, &mut sink),
         Wanted::Shards => formats::shards(remote),
         Wanted::Plan | Wanted::Pieces | Wanted::Nodes(_) | Wanted::Tree(_) => formats::planned(remote),
+        Wanted::Block(asked) => formats::block(remote, asked, &mut sink),
         Wanted::Part => formats::part(remote),
         Wanted::From { at, limit } => formats::resume_some(remote, at, limit, &mut sink),
         Wanted::Behind { at, front } => formats::resume_behind(remote, at, front, &mut sink),

@@ -49,7 +49,7 @@ mod torch;
 mod within;
 mod zip;
 
-pub use arrays::{Array, Keys, Metadata, Node, What};
+pub use arrays::{Array, Block, Keys, Metadata, Node, What};
 pub use checksum::{crc32c_join, crc32c_zeroes};
 pub use crc32c::{crc32c, crc32c_append};
 pub use dtype::Dtype;
@@ -59,6 +59,6 @@ pub use front::Front;
 pub use limits::{DIMENSIONS_MAX, MEMORY, NAME_MAX, TENSORS_MAX};
 pub use plan::{Planned, is_called_as_plan};
 pub use read::{Reader, TensorReader, copy_stored, is_stored_as_read, npy_header, npy_len, read_tensor, tensor_len};
-pub use recognise::{nodes, part, pieces, planned, recognise, resume, resume_behind, resume_some, shards, tree};
+pub use recognise::{block, nodes, part, pieces, planned, recognise, resume, resume_behind, resume_some, shards, tree};
 pub use source::{Source, hole_of, read_exact};
 pub use tensor::{Kind, Location, Mode, Order, Storage, Tensor};

@@ -33,7 +33,7 @@ const PICKLE: u8 = 0x80;
 /// How torch calls its plans, and how the indexes of checkpoints in parts end.
 const CALLED: &[u8] = b".metadata";
 /// What says of a directory that it is an array, each chunk of which is a file; and the longest that is read for it.
-const OF_ARRAYS: [Metadata; 2] = [Metadata::Zarr2Array, Metadata::Zarr3];
+const OF_ARRAYS: [Metadata; 3] = [Metadata::Zarr2Array, Metadata::Zarr3, Metadata::N5];
 const OF_ARRAY_MAX: u64 = 1 << 20;
 /// The name of such an array in its own directory.
 const ARRAY: &[u8] = b"array";

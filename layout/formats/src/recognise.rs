@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::arrays::{Metadata, Node, What};
+use crate::arrays::{Block, Metadata, Node, What};
 use crate::fault::{Fault, Result, malformed, too_much};
 use crate::format::Format;
 use crate::found::{Out, Recognised, Sink};
@@ -115,6 +115,12 @@ pub fn nodes(source: &dyn Source, metadata: Metadata, sink: &mut dyn FnMut(Node)
     })
 }
 
+/// Says how large a block of n5's is, and where its elements are: they are given to `sink` as one tensor of bytes, in
+/// whose last dimension are those of an element, and in the others the block's own, of which the first one ran fastest.
+pub fn block(source: &dyn Source, asked: Block, sink: &mut Sink<'_>) -> Recognised {
+    run(source, sink, |source, out| arrays::block(source, asked, out))
+}
+
 /// Reads what is at a place of a file of an OCDBT database, and gives all that it says to `sink`.
 pub fn tree(source: &dyn Source, asked: Asked, sink: &mut dyn FnMut(Told) -> ControlFlow<()>) -> Recognised {
     run(source, &mut |_| ControlFlow::Break(()), |source, out| ocdbt::read(source, asked, out, sink))
@@ -158,14 +164,15 @@ fn of_zip(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     } else if let Some(weights) = keras::weights(source, last)? {
         keras::recognise(source, weights, out)?;
     } else if let Some(weights) = exported::weights(source, last)? {
-        exported::recognise(source, &weights, out)?;
+        exported::recognise(source, last, &weights, out)?;
     } else {
         npz::recognise(source, last, out)?;
     }
     // Neither library minds.
     let behind = source.size()?.saturating_sub(last.closed);
     if behind > 0 {
-        out.found.reason.get_or_insert_with(|| format!("{behind} bytes behind the zip are no part of it"));
+        let why = format!("{behind} bytes behind the zip are no part of it");
+        out.found.reason = Some(out.found.reason.take().map_or(why.clone(), |first| format!("{why}; {first}")));
     }
     Ok(())
 }

@@ -319,7 +319,7 @@ fn is_big(source: &dyn Source, at: u64, len: u64) -> Result<bool> {
 }
 
 /// Where the view's bytes are, which must lie inside of its storage.
-fn place(name: &[u8], view: &View, storage: Storage, big_endian: bool) -> Result<Tensor> {
+pub(crate) fn place(name: &[u8], view: &View, storage: Storage, big_endian: bool) -> Result<Tensor> {
     if storage.len != view.storage_len {
         return malformed("a storage of another length than the pickle says");
     }

@@ -26,6 +26,16 @@ impl Slice {
         Ok(Self { at, len: member.stored })
     }
 
+    /// These bytes by themselves.
+    pub fn inner(self, source: &dyn Source) -> Inner<'_> {
+        Inner { source, slice: self }
+    }
+
+    /// Where the first of them is, and how many there are.
+    pub fn place(self) -> (u64, u64) {
+        (self.at, self.len)
+    }
+
     /// What is recognised in these bytes by themselves, as what is in the file that they are in.
     pub fn recognise(
         self,
@@ -33,7 +43,7 @@ impl Slice {
         out: &mut Out<'_, '_>,
         recogniser: impl FnOnce(&dyn Source, &mut Out<'_, '_>) -> Result<()>,
     ) -> Result<()> {
-        let inner = Inner { source, slice: self };
+        let inner = self.inner(source);
         let sink = &mut *out.sink;
         let mut shifted = |tensor| sink(self.shifted(tensor));
         let mut there = Out { found: Recognised::new(Format::Opaque), sink: &mut shifted };
@@ -60,7 +70,7 @@ impl Slice {
 }
 
 /// Those bytes by themselves.
-struct Inner<'a> {
+pub(crate) struct Inner<'a> {
     source: &'a dyn Source,
     slice: Slice,
 }

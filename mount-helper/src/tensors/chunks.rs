@@ -137,6 +137,11 @@ impl Chunks {
         }
     }
 
+    /// Whether they are values of a database.
+    pub fn are_in_database(&self) -> bool {
+        matches!(self.files.within, Some(Within::Database(..)))
+    }
+
     /// How many files of chunks are there.
     pub fn there(&self) -> u64 {
         self.there

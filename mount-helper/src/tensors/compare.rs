@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::rc::Rc;
 
 use tensorfs_formats::{Array, Order, Tensor, crc32c_append};
 
 use crate::show::failure::{At, Failure, reason};
 use crate::show::text;
+use crate::tensors::account::Account;
 use crate::tensors::assembled::by_rows;
 use crate::tensors::chunks::{ChunkBytes, Chunks};
 use crate::tensors::listed::{Bytes, Listed};
@@ -117,14 +119,21 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     }
     let (tensor_a, tensor_b) = (&listed_a.tensor, &listed_b.tensor);
     let comparable = readable_order(tensor_a, tensor_b);
-    let (mut reader_a, mut reader_b) = match (file_a.bytes(&listed_a), file_b.bytes(&listed_b)) {
+    if let (Some(a), Some(b)) = (file_a.chunks(a.1), file_b.chunks(b.1))
+        && a.0 == b.0
+        && a.1.numbers() == b.1.numbers()
+        && have_same_chunks(a, b)?
+    {
+        return Ok(Change::Same);
+    }
+    let (mut reader_a, mut reader_b) = match (file_a.bytes_within(&listed_a), file_b.bytes_within(&listed_b)) {
         (Ok(a), Ok(b)) => (a, b),
         // A part of it is not there.
         (Err(error), _) if error.kind() == io::ErrorKind::NotFound => return Err(error).at(path_a),
         (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Err(error).at(path_b),
         _ => return encoded(a, b),
     };
-    if !comparable || reader_a.len() != reader_b.len() {
+    if !comparable || reader_a.0.len() != reader_b.0.len() {
         return Ok(Change::Bytes);
     }
     // First the bytes, up to the first that differs; then, if there is one, what they mean.
@@ -143,14 +152,21 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     let mut numbers = Vec::new();
     pieces = Pieces::default();
     while pieces.next((path_a, &mut reader_a), (path_b, &mut reader_b))? {
-        numbers.clear();
-        decoder_a.each(&pieces.a, |number| numbers.push(number));
-        let mut others = numbers.iter();
-        decoder_b.each(&pieces.b, |number| {
-            if let Some(&other) = others.next() {
-                distance.add(other, number);
-            }
-        });
+        let mut decode = || {
+            numbers.clear();
+            decoder_a.each(&pieces.a, |number| numbers.push(number));
+            let mut others = numbers.iter();
+            decoder_b.each(&pieces.b, |number| {
+                if let Some(&other) = others.next() {
+                    distance.add(other, number);
+                }
+            });
+            Ok(())
+        };
+        // That counts for the one of which there is more.
+        let (account, path) =
+            if reader_a.1.left() > reader_b.1.left() { (&reader_a.1, path_a) } else { (&reader_b.1, path_b) };
+        account.during(&mut decode).at(path)?;
     }
     // Other bytes for the same numbers: byte order, the sign of a zero, another NaN.
     Ok(if distance.elements == 0 { Change::Same } else { Change::Values(distance) })
@@ -166,7 +182,7 @@ struct Pieces {
 
 impl Pieces {
     /// Reads the next piece, if there is one.
-    fn next(&mut self, a: (&Path, &mut Bytes), b: (&Path, &mut Bytes)) -> Result<bool, Failure> {
+    fn next(&mut self, a: (&Path, &mut Within), b: (&Path, &mut Within)) -> Result<bool, Failure> {
         fill(a, self.at, &mut self.a)?;
         fill(b, self.at, &mut self.b)?;
         self.at += self.a.len() as u64;
@@ -174,9 +190,12 @@ impl Pieces {
     }
 }
 
-fn fill((path, reader): (&Path, &mut Bytes), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
+/// The bytes of a tensor, and what they may take.
+type Within = (Bytes, Rc<Account>);
+
+fn fill((path, (reader, account)): (&Path, &mut Within), at: u64, piece: &mut Vec<u8>) -> Result<(), Failure> {
     piece.resize(PIECE, 0);
-    let count = reader.read_at(at, piece).at(path)?;
+    let count = account.during(|| reader.read_at(at, piece)).at(path)?;
     piece.truncate(count);
     Ok(())
 }
@@ -193,7 +212,8 @@ fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     }
     let bytes = |(file, listed): Part<'_>| -> Result<_, Failure> {
         let Some((opened, offset, len)) = file.encoded(listed)? else { return Ok(None) };
-        Ok(Some((len, sum_up(&opened, (offset, len), 0).at(file.path())?)))
+        let account = file.account_of(&opened).at(file.path())?;
+        Ok(Some((len, sum_up((&opened, &account), (offset, len), 0).at(file.path())?)))
     };
     Ok(match (bytes(a)?, bytes(b)?) {
         (Some(a), Some(b)) if a == b => Change::Same,
@@ -207,19 +227,28 @@ fn have_same_chunks(a: (&Array, &Chunks), b: (&Array, &Chunks)) -> Result<bool, 
     if array_a != array_b || chunks_a.numbers() != chunks_b.numbers() {
         return Ok(false);
     }
-    let mut pieces = (vec![0; PIECE], vec![0; PIECE]);
+    let (account, mut pieces) = (Account::bounded(), (vec![0; PIECE], vec![0; PIECE]));
     for number in chunks_a.numbers() {
         let (Some(file_a), Some(file_b)) = (chunks_a.open(*number)?, chunks_b.open(*number)?) else {
             return Ok(false);
         };
-        if !have_same_bytes((&file_a, &file_b), &mut pieces).map_err(|error| Failure::new(reason(&error)))? {
+        for bytes in [&file_a, &file_b] {
+            if let ChunkBytes::File { file, .. } = bytes {
+                account.count(file).map_err(|error| Failure::new(reason(&error)))?;
+            }
+        }
+        if !have_same_bytes((&file_a, &file_b), &account, &mut pieces).map_err(|error| Failure::new(reason(&error)))? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn have_same_bytes((a, b): (&ChunkBytes, &ChunkBytes), pieces: &mut (Vec<u8>, Vec<u8>)) -> io::Result<bool> {
+fn have_same_bytes(
+    (a, b): (&ChunkBytes, &ChunkBytes),
+    account: &Account,
+    pieces: &mut (Vec<u8>, Vec<u8>),
+) -> io::Result<bool> {
     let len = a.len();
     if b.len() != len {
         return Ok(false);
@@ -228,9 +257,12 @@ fn have_same_bytes((a, b): (&ChunkBytes, &ChunkBytes), pieces: &mut (Vec<u8>, Ve
     while at < len {
         let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
         let (piece_a, piece_b) = (&mut pieces.0[..count], &mut pieces.1[..count]);
-        a.read_exact_at(piece_a, at)?;
-        b.read_exact_at(piece_b, at)?;
-        if piece_a != piece_b {
+        let is_same = account.during(|| {
+            a.read_exact_at(piece_a, at)?;
+            b.read_exact_at(piece_b, at)?;
+            Ok(piece_a == piece_b)
+        })?;
+        if !is_same {
             return Ok(false);
         }
         at += count as u64;
@@ -239,12 +271,12 @@ fn have_same_bytes((a, b): (&ChunkBytes, &ChunkBytes), pieces: &mut (Vec<u8>, Ve
 }
 
 /// The checksum of bytes of a file, behind others.
-fn sum_up(file: &File, (offset, len): (u64, u64), mut crc: u32) -> io::Result<u32> {
+fn sum_up((file, account): (&File, &Account), (offset, len): (u64, u64), mut crc: u32) -> io::Result<u32> {
     let mut piece = vec![0; PIECE];
     let mut at = 0;
     while at < len {
         let count = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
-        file.read_exact_at(&mut piece[..count], offset + at)?;
+        account.during(|| file.read_exact_at(&mut piece[..count], offset + at))?;
         crc = crc32c_append(crc, &piece[..count]);
         at += count as u64;
     }

@@ -1,28 +1,72 @@
 //! The bytes of an array whose elements are in chunks, each a file that has nothing else.
 
+use std::collections::HashMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use tensorfs_formats::Array;
+use tensorfs_fs::Inspector;
 
 use crate::show::size;
+use crate::tensors::account::Account;
 use crate::tensors::chunks::{ChunkBytes, Chunks, number_of};
 
 /// So many chunks are open at a time: a row of an array goes through several, and so does the next one.
 const OPEN_MAX: usize = 64;
+/// So long is a chunk at most that is kept.
+const KEPT_MAX: u64 = 512 << 10;
 /// So many bytes of an array are read whatever is stored of it, and so many for each that is.
 const ALWAYS_READ: u64 = 1 << 40;
 const READ_FOR_STORED: u64 = 1024;
 
-/// An array, read row by row.
+/// An array, read in the order of its chunks. Dimensions are so that the last one runs fastest.
 pub struct Grid {
     array: Rc<Array>,
     chunks: Rc<Chunks>,
+    inspector: Inspector,
+    how: How,
+    shape: Vec<u64>,
     chunk: Vec<u64>,
     grid: Vec<u64>,
     len: u64,
     /// Chunks that were read, the newest last. None of those that are not there.
-    open: Vec<(u64, Option<ChunkBytes>)>,
+    open: Vec<(u64, Option<Open>)>,
+    /// What blocks of n5's say of themselves: of each that was open once.
+    blocks: HashMap<u64, Block>,
+}
+
+/// How an array is read.
+pub struct How {
+    /// Row by row, though it is stored column by column.
+    pub is_across: bool,
+    /// What it takes.
+    pub account: Rc<Account>,
+}
+
+/// A chunk that is there, and how large it is, if that is not as large as others. One that is not long is kept when it
+/// is read across.
+struct Open {
+    bytes: ChunkBytes,
+    block: Option<Block>,
+    kept: Option<Vec<u8>>,
+}
+
+impl Open {
+    fn read(&self, buffer: &mut [u8], from: u64) -> io::Result<()> {
+        let Some(kept) = &self.kept else { return self.bytes.read_exact_at(buffer, from) };
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let bytes = from.checked_add(buffer.len()).and_then(|end| kept.get(from..end));
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// A block of n5's: where its elements begin, and how many it has in each dimension.
+#[derive(Clone)]
+struct Block {
+    start: u64,
+    sizes: Rc<[u64]>,
 }
 
 /// Why an array cannot be read, if it cannot.
@@ -31,11 +75,13 @@ pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
     let most = |chunks: &Chunks| chunks.bytes().saturating_mul(READ_FOR_STORED).saturating_add(ALWAYS_READ);
     let is_hollow = |chunks: &Chunks| array.bytes().is_none_or(|bytes| bytes > most(chunks));
     match chunks {
-        _ if !array.codecs.is_empty() => {
+        _ if !array.codecs.is_empty() && array.plain_elements().is_none() => {
             Some(format!("its chunks are encoded ({}), which is not undone here", array.codecs.join("+")))
         }
-        _ if array.column_major => Some("its chunks are stored column by column".to_owned()),
-        _ if array.plain_chunk().is_none() => Some("its elements are not stored as plain bytes".to_owned()),
+        _ if array.plain_elements().is_none() => Some("its elements are not stored as plain bytes".to_owned()),
+        Some(chunks) if array.blocks && chunks.are_in_database() => {
+            Some("its blocks are in a database, where they are not looked into".to_owned())
+        }
         None => Some("it is not known how its chunks are called".to_owned()),
         Some(chunks) if lacks(chunks) => Some("chunks are not there, and what is in those is not known".to_owned()),
         // Whoever reads it would read the fill value for as long as somebody says it is.
@@ -49,9 +95,11 @@ pub fn why_not(array: &Array, chunks: Option<&Chunks>) -> Option<String> {
 
 impl Grid {
     /// An array of which nothing says why it could not be read.
-    pub fn new(array: Rc<Array>, chunks: Rc<Chunks>) -> Option<Grid> {
-        let (chunk, grid, len) = (array.chunk.clone()?, array.grid()?, array.bytes()?);
-        Some(Grid { array, chunks, chunk, grid, len, open: Vec::new() })
+    pub fn new(array: Rc<Array>, chunks: Rc<Chunks>, inspector: Inspector, how: How) -> Option<Grid> {
+        let (chunk, grid, len) = (array.as_stored(array.chunk.clone()?), array.grid()?, array.bytes()?);
+        let shape = array.as_stored(array.shape.clone());
+        let (open, blocks) = (Vec::new(), HashMap::new());
+        Some(Grid { array, chunks, inspector, how, shape, chunk, grid, len, open, blocks })
     }
 
     /// Bytes of the whole array.
@@ -66,22 +114,31 @@ impl Grid {
         if !offset.is_multiple_of(item) || !(want as u64).is_multiple_of(item) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut done = 0;
-        while done < want {
-            let (key, from, run) = self.find((offset + done as u64) / item);
-            let count = usize::try_from(run * item).unwrap_or(usize::MAX).min(want - done);
-            self.read_chunk(&key, from * item, &mut buffer[done..done + count])?;
-            done += count;
-        }
-        Ok(done)
+        let account = self.how.account.clone();
+        account.during(|| self.read_elements(offset, &mut buffer[..want]))?;
+        Ok(want)
     }
 
-    fn read_chunk(&mut self, key: &[u64], offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let number = number_of(key, &self.grid);
+    fn read_elements(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let (item, mut done, want) = (self.array.item_size, 0, buffer.len());
+        while done < want {
+            self.how.account.look()?;
+            let (key, from, run) = self.find((offset + done as u64) / item);
+            let count = usize::try_from(run * item).unwrap_or(usize::MAX).min(want - done);
+            self.read_chunk(key, from, &mut buffer[done..done + count])?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer` with elements of a chunk, from one on.
+    fn read_chunk(&mut self, key: Vec<u64>, from: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let number = number_of(&self.array.as_stored(key), &self.grid);
         let at = match self.open.iter().rposition(|(open, _)| *open == number) {
             Some(at) => at,
             None => {
                 let opened = self.chunks.open(number).map_err(io::Error::other)?;
+                let opened = opened.map(|bytes| self.opened(number, bytes)).transpose()?;
                 if self.open.len() == OPEN_MAX {
                     self.open.remove(0);
                 }
@@ -90,18 +147,105 @@ impl Grid {
             }
         };
         match &self.open[at] {
-            (_, Some(bytes)) => bytes.read_exact_at(buffer, offset),
-            (_, None) => {
-                let fill = self.array.fill.as_ref().ok_or(io::ErrorKind::NotFound)?;
-                buffer.chunks_mut(fill.len()).for_each(|element| element.copy_from_slice(&fill[..element.len()]));
-                Ok(())
+            (_, Some(open @ Open { block: None, .. })) => open.read(buffer, from * self.array.item_size),
+            (_, Some(open @ Open { block: Some(block), .. })) if *block.sizes == *self.chunk => {
+                open.read(buffer, block.start + from * self.array.item_size)
             }
+            (_, Some(open @ Open { block: Some(block), .. })) => {
+                self.fill(buffer)?;
+                let (from, to) = (from, from + buffer.len() as u64 / self.array.item_size);
+                self.read_block((open, block), (from, to), buffer)
+            }
+            (_, None) => self.fill(buffer),
         }
+    }
+
+    fn fill(&self, buffer: &mut [u8]) -> io::Result<()> {
+        let fill = self.array.fill.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        buffer.chunks_mut(fill.len()).for_each(|element| element.copy_from_slice(&fill[..element.len()]));
+        Ok(())
+    }
+
+    /// Reads what a block has of some elements of a chunk that is larger: row by row.
+    fn read_block(&self, (open, block): (&Open, &Block), (from, to): (u64, u64), buffer: &mut [u8]) -> io::Result<()> {
+        let item = self.array.item_size;
+        let (Some(row), Some(own)) = (self.chunk.last(), block.sizes.last()) else { return Ok(()) };
+        let mut at = from;
+        while at < to {
+            self.how.account.look()?;
+            let within = at % row;
+            let end = to.min(at - within + row);
+            let (mut rest, mut before, mut inner, mut has) = (at / row, 0, *own, within < *own);
+            for (size, own) in self.chunk.iter().zip(&*block.sizes).rev().skip(1) {
+                has &= rest % size < *own;
+                before += rest % size * inner;
+                (rest, inner) = (rest / size, inner * own);
+            }
+            if has {
+                let count = (end - at).min(own - within);
+                let to = ((at - from) * item) as usize;
+                let piece = &mut buffer[to..to + (count * item) as usize];
+                open.read(piece, block.start + (before + within) * item)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// A chunk that was opened, and what it says of itself if it is a block.
+    fn opened(&mut self, number: u64, bytes: ChunkBytes) -> io::Result<Open> {
+        let (Some(asked), ChunkBytes::File { file, .. }) = (self.array.block(), &bytes) else {
+            return self.kept(bytes, None);
+        };
+        if let Some(block) = self.blocks.get(&number) {
+            let block = Some(block.clone());
+            return self.kept(bytes, block);
+        }
+        let mut found = None;
+        let said = self.inspector.block(file, asked, &mut |tensor| {
+            found = Some(tensor);
+            ControlFlow::Continue(())
+        });
+        said.error.map_or(Ok(()), Err)?;
+        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("block {number}: {why}"));
+        let Some(tensor) = found else { return Err(invalid(said.reason.as_deref().unwrap_or("no block"))) };
+        let sizes: Rc<[u64]> = tensor.shape.split_last().map(|(_, sizes)| sizes).unwrap_or_default().into();
+        if sizes.len() != self.chunk.len() || sizes.iter().zip(&self.chunk).any(|(own, most)| own > most) {
+            return Err(invalid("it is larger than its array says that blocks are"));
+        }
+        let block = Block { start: tensor.range().0, sizes };
+        self.blocks.insert(number, block.clone());
+        self.kept(bytes, Some(block))
+    }
+
+    fn kept(&self, bytes: ChunkBytes, block: Option<Block>) -> io::Result<Open> {
+        if let ChunkBytes::File { file, .. } = &bytes {
+            self.how.account.count(file)?;
+        }
+        let mut kept = None;
+        if self.how.is_across && bytes.len() <= KEPT_MAX {
+            let mut all = vec![0; usize::try_from(bytes.len()).unwrap_or(0)];
+            bytes.read_exact_at(&mut all, 0)?;
+            kept = Some(all);
+        }
+        Ok(Open { bytes, block, kept })
     }
 
     /// The chunk that has an element, which of its elements that is, and how many follow each other in both.
     fn find(&self, element: u64) -> (Vec<u64>, u64, u64) {
-        let (shape, chunk) = (&self.array.shape, &self.chunk);
+        let (shape, chunk) = (&self.shape, &self.chunk);
+        if self.how.is_across {
+            // The dimension that runs fastest here is the first one, and of that no two stand beside each other there.
+            let (mut key, mut rest, mut from) = (vec![0; shape.len()], element, 0);
+            let mut inner: u64 = chunk.iter().product();
+            for dim in 0..shape.len() {
+                let at = rest % shape[dim];
+                (rest, inner) = (rest / shape[dim], inner / chunk[dim]);
+                key[dim] = at / chunk[dim];
+                from += at % chunk[dim] * inner;
+            }
+            return (key, from, 1);
+        }
         let (mut key, mut rest) = (vec![0; shape.len()], element);
         let (mut from, mut run, mut inner, mut is_whole) = (0, 1, 1, true);
         for dim in (0..shape.len()).rev() {
@@ -137,12 +281,15 @@ mod tests {
             column_major: false,
             chunk: Some(chunk.to_vec()),
             codecs: vec![],
+            blocks: false,
             keys: None,
             fill: Some(vec![9]),
             odd: None,
         };
-        let grid =
-            |shape: &[u64], chunk: &[u64]| Grid::new(Rc::new(array(shape, chunk)), Rc::new(Chunks::default())).unwrap();
+        let grid = |shape: &[u64], chunk: &[u64]| {
+            let how = How { is_across: false, account: Rc::new(Account::endless()) };
+            Grid::new(Rc::new(array(shape, chunk)), Rc::new(Chunks::default()), Inspector::default(), how).unwrap()
+        };
         let rows = grid(&[5, 4], &[2, 4]);
         assert_eq!((rows.find(0), rows.find(9)), ((vec![0, 0], 0, 8), (vec![1, 0], 1, 7)));
         assert_eq!(rows.find(17), (vec![2, 0], 1, 3), "what is behind the end of the array is no part of it");

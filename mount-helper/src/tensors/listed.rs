@@ -34,6 +34,17 @@ impl Listed {
     }
 }
 
+/// What a tensor is read from, so that what that takes counts once for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Thing {
+    /// A file, which is known when it is open.
+    File,
+    /// The plan of that number.
+    Plan(usize),
+    /// The array of that number.
+    Array(usize),
+}
+
 /// The bytes of a tensor in the order of its `.npy` header.
 pub enum Bytes {
     /// From one file.

@@ -1,5 +1,6 @@
 //! Files, in a pool or not, as commands see them: what is recorded of them, their tensors, and the numbers in those.
 
+pub mod account;
 pub mod assembled;
 pub mod attribute;
 pub mod bound;

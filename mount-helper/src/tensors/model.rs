@@ -1,20 +1,21 @@
 //! The tensors of a directory: those of the checkpoints in it, each with its parts, and those of other files.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use tensorfs_formats::{Array, Dtype, Location, Tensor};
+use tensorfs_formats::{Array, Dtype, Location, Order, Tensor};
 use tensorfs_fs::{Inspector, TensorBytes};
 
 use crate::show::failure::Failure;
+use crate::tensors::account::Account;
 use crate::tensors::assembled::{Assembled, Part, by_rows};
 use crate::tensors::chunks::Chunks;
-use crate::tensors::grid::{Grid, why_not};
+use crate::tensors::grid::{Grid, How, why_not};
 use crate::tensors::hierarchy::{Hierarchies, Seen, Stored};
-use crate::tensors::listed::{Bytes, Listed};
+use crate::tensors::listed::{Bytes, Listed, Thing};
 use crate::tensors::place::{Entered, Kind, Place};
 use crate::tensors::plan::{Plan, Whole, name_of};
 use crate::tensors::single::Single;
@@ -30,6 +31,8 @@ pub struct Model {
     tensors: Vec<Known>,
     faults: Vec<String>,
     trouble: Option<Failure>,
+    /// Which files are the first ones of plans.
+    plans: BTreeSet<usize>,
     /// What may be called so is wanted, or all.
     wanted: Option<String>,
 }
@@ -92,7 +95,15 @@ impl Model {
 
     fn empty(inspector: &Inspector) -> Model {
         let (files, tensors, faults) = (Vec::new(), Vec::new(), Vec::new());
-        Model { inspector: inspector.clone(), files, tensors, faults, trouble: None, wanted: None }
+        Model {
+            inspector: inspector.clone(),
+            files,
+            tensors,
+            faults,
+            trouble: None,
+            plans: BTreeSet::new(),
+            wanted: None,
+        }
     }
 
     /// The tensors, and checksums of their bytes as far as there are any.
@@ -142,14 +153,17 @@ impl Model {
     }
 
     /// A tensor, to be read.
-    pub fn bytes(&self, listed: &Listed) -> io::Result<Bytes> {
+    pub fn bytes(&self, listed: &Listed, account: &Rc<Account>) -> io::Result<Bytes> {
         let missing = |why: &str| io::Error::new(io::ErrorKind::NotFound, why.to_owned());
         let known = self.tensors.get(listed.number()).ok_or_else(|| missing("no such tensor"))?;
         let pieces = match &known.from {
             From::File(file) => return self.open(*file, &listed.tensor).map(Bytes::One),
             From::Nothing(why) => return Err(missing(why)),
             From::Chunks(array, chunks, why) => {
-                let grid = Grid::new(array.clone(), chunks.clone()).filter(|_| why.is_none());
+                let is_across = array.column_major && listed.tensor.order != Order::ColumnMajor;
+                let how = How { is_across, account: account.clone() };
+                let grid = Grid::new(array.clone(), chunks.clone(), self.inspector.clone(), how);
+                let grid = grid.filter(|_| why.is_none());
                 let refused = || why.clone().unwrap_or_else(|| "its elements are not stored as plain bytes".to_owned());
                 return grid.map(Bytes::Chunks).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, refused()));
             }
@@ -163,7 +177,19 @@ impl Model {
         };
         let tensor = &listed.tensor;
         let parts = pieces.iter().map(part).collect();
-        Ok(Bytes::Many(Assembled::new(tensor.shape.clone(), tensor.item_size, parts)))
+        Ok(Bytes::Many(Assembled::new(tensor.shape.clone(), tensor.item_size, parts, account.clone())))
+    }
+
+    /// What a tensor has in common with others, so that what it takes counts for all of them: a plan, or nothing.
+    pub fn thing(&self, listed: &Listed) -> Thing {
+        match self.tensors.get(listed.number()).map(|known| &known.from) {
+            Some(From::Shards(pieces)) => {
+                let first = pieces.iter().map(|piece| piece.file).min().unwrap_or(0);
+                Thing::Plan(*self.plans.range(..=first).next_back().unwrap_or(&0))
+            }
+            Some(From::Chunks(..)) => Thing::Array(listed.number()),
+            _ => Thing::File,
+        }
     }
 
     /// Where a tensor of a file is that it is not read from: the file.
@@ -288,6 +314,7 @@ impl Model {
     fn add_plan(&mut self, plan: &Plan, prefix: &str) {
         self.faults.extend(plan.faults());
         let first = self.files.len();
+        self.plans.insert(first);
         let mut parts = Vec::new();
         for part in plan.parts() {
             let mut found = InPart::default();

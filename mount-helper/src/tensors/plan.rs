@@ -215,11 +215,12 @@ impl Plan {
             }
             Some(_) => None,
         };
+        let mut corners = tiling::CORNERS_MAX;
         let tensor = |whole: &Whole| {
             let lacks = whole.shards.iter().filter(|shard| shard.at.is_none()).count();
             let name = String::from_utf8_lossy(&whole.name).into_owned();
             match whole.shards.len() {
-                _ if !whole.is_covered() => Some(format!("the parts of {name} do not make up the whole")),
+                _ if !whole.is_covered(&mut corners) => Some(format!("the parts of {name} do not make up the whole")),
                 count if lacks > 0 => {
                     Some(format!("the plan does not say where {lacks} of {count} parts of {name} are"))
                 }
@@ -232,10 +233,10 @@ impl Plan {
 
 impl Whole {
     /// Whether each element of the whole is in just one of the parts.
-    fn is_covered(&self) -> bool {
+    fn is_covered(&self, corners: &mut usize) -> bool {
         let Some(shape) = &self.shape else { return true };
         let parts: Vec<tiling::Part<'_>> = self.shards.iter().map(|shard| (&*shard.offsets, &*shard.sizes)).collect();
-        tiling::make_up(shape, &parts)
+        tiling::make_up(shape, &parts, corners)
     }
 }
 

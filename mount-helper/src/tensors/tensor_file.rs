@@ -1,17 +1,22 @@
 //! The tensors of a file, or of a directory that is taken as one thing.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tensorfs_formats::{Array, Location, Tensor};
 use tensorfs_fs::Inspector;
 
 use crate::show::failure::Failure;
+use crate::tensors::account::Account;
 use crate::tensors::chunks::Chunks;
-use crate::tensors::listed::{Bytes, Listed};
+use crate::tensors::listed::{Bytes, Listed, Thing};
 use crate::tensors::model::Model;
 use crate::tensors::place::{Kind, Place};
 use crate::tensors::single::Single;
@@ -20,6 +25,24 @@ use crate::tensors::single::Single;
 pub struct TensorFile {
     path: PathBuf,
     held: Held,
+    accounts: RefCell<Accounts>,
+}
+
+/// What things have taken: those that have a number, and files.
+#[derive(Default)]
+struct Accounts {
+    of: HashMap<Thing, Rc<Account>>,
+    of_files: HashMap<(u64, u64), Rc<Account>>,
+}
+
+impl Accounts {
+    fn of_file(&mut self, file: &File) -> io::Result<Rc<Account>> {
+        let about = file.metadata()?;
+        let known = self.of_files.entry((about.dev(), about.ino()));
+        let account = known.or_insert_with(|| Rc::new(Account::bounded())).clone();
+        account.count(file)?;
+        Ok(account)
+    }
 }
 
 enum Held {
@@ -34,7 +57,7 @@ impl TensorFile {
             Kind::Directory => Held::Directory(Model::of(place, inspector, wanted)?),
             _ => Held::File(Single::open(place, inspector)?),
         };
-        Ok(TensorFile { path: place.path().to_owned(), held })
+        Ok(TensorFile { path: place.path().to_owned(), held, accounts: RefCell::default() })
     }
 
     /// As it is called in print.
@@ -98,10 +121,37 @@ impl TensorFile {
 
     /// One of its tensors, to be read. Fails if its elements are no plain bytes, or are not there.
     pub fn bytes(&self, listed: &Listed) -> io::Result<Bytes> {
+        self.bytes_for(listed, &Rc::new(Account::endless()))
+    }
+
+    fn bytes_for(&self, listed: &Listed, account: &Rc<Account>) -> io::Result<Bytes> {
         match &self.held {
             Held::File(file) => file.bytes(&listed.tensor).map(Bytes::One),
-            Held::Directory(model) => model.bytes(listed),
+            Held::Directory(model) => model.bytes(listed, account),
         }
+    }
+
+    /// One of its tensors, to be read as one of many that somebody asks for: what that takes counts for what it is read
+    /// from, and has an end.
+    pub fn bytes_within(&self, listed: &Listed) -> io::Result<(Bytes, Rc<Account>)> {
+        let thing = match &self.held {
+            Held::File(_) => Thing::File,
+            Held::Directory(model) => model.thing(listed),
+        };
+        let mut accounts = self.accounts.borrow_mut();
+        if thing != Thing::File {
+            let account = accounts.of.entry(thing).or_insert_with(|| Rc::new(Account::bounded())).clone();
+            return Ok((self.bytes_for(listed, &account)?, account));
+        }
+        let bytes = self.bytes(listed)?;
+        let Bytes::One(one) = &bytes else { return Ok((bytes, Rc::new(Account::bounded()))) };
+        let account = accounts.of_file(one.file())?;
+        Ok((bytes, account))
+    }
+
+    /// What a file of it has taken, and may.
+    pub fn account_of(&self, file: &File) -> io::Result<Rc<Account>> {
+        self.accounts.borrow_mut().of_file(file)
     }
 
     /// Of an array in chunks that are not read, what its metadata says, and the chunks.

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// So many corners are looked at. Beyond that it is counted how many elements there are, and whether two parts begin at
-/// the same place.
-const CORNERS_MAX: usize = 1 << 22;
+/// So many corners are looked at of all tensors of a plan. Beyond that it is counted how many elements there are, and
+/// whether two parts begin at the same place.
+pub const CORNERS_MAX: usize = 1 << 22;
 
 /// A part: its first element in each dimension, and its elements in each.
 pub type Part<'a> = (&'a [u64], &'a [u64]);
@@ -13,7 +13,7 @@ pub type Part<'a> = (&'a [u64], &'a [u64]);
 ///
 /// A box is told by its corners, each with a sign: where one begins and another ends they cancel each other. So parts
 /// that lie apart and fill the whole have its corners left, and others have more.
-pub fn make_up(shape: &[u64], parts: &[Part<'_>]) -> bool {
+pub fn make_up(shape: &[u64], parts: &[Part<'_>], left: &mut usize) -> bool {
     let within = |(offsets, sizes): &Part<'_>| {
         let mut dims = offsets.iter().zip(*sizes).zip(shape);
         let fits = dims.all(|((offset, size), whole)| offset.checked_add(*size).is_some_and(|end| end <= *whole));
@@ -29,7 +29,8 @@ pub fn make_up(shape: &[u64], parts: &[Part<'_>]) -> bool {
     // Dimensions that all parts have all of are the same for all.
     let is_divided = |dim: &usize| parts.iter().any(|(_, sizes)| sizes[*dim] != shape[*dim]);
     let divided: Vec<usize> = (0..shape.len()).filter(is_divided).collect();
-    let is_few = divided.len() < 20 && parts.len() <= CORNERS_MAX >> divided.len();
+    let is_few = divided.len() < 20 && parts.len() <= *left >> divided.len();
+    *left = left.saturating_sub(if is_few { parts.len() << divided.len() } else { 0 });
     if !is_few {
         return parts.iter().map(|(offsets, _)| offsets).collect::<HashSet<_>>().len() == parts.len();
     }
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     fn check(shape: &[u64], parts: &[(&[u64], &[u64])]) -> bool {
-        make_up(shape, parts)
+        make_up(shape, parts, &mut CORNERS_MAX.clone())
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use tensorfs_formats::ocdbt::{Asked, Tail, Told, Tree};
 use tensorfs_formats::{
-    Format, Metadata, Recognised, TensorReader, What, crc32c, nodes, npy_header, pieces, planned, read_tensor,
-    recognise, resume, shards, tree,
+    Block, Format, Metadata, Recognised, TensorReader, What, block, crc32c, nodes, npy_header, pieces, planned,
+    read_tensor, recognise, resume, shards, tree,
 };
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
@@ -87,6 +87,13 @@ pub fn arrays(bytes: &[u8]) {
             if count < 10_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         assert!(found.end <= bytes.len() as u64 && found.tensors == 0 && found.error.is_none());
+    }
+    for dims in [0, 1, 2, 3] {
+        let found = block(&bytes, Block { dims, item: 2 }, &mut |tensor| {
+            assert_eq!(tensor.fault(bytes.len() as u64), None, "{tensor:?}");
+            ControlFlow::Continue(())
+        });
+        assert!(found.error.is_none() && found.end <= bytes.len() as u64);
     }
     in_full(bytes);
 }
@@ -191,7 +198,8 @@ pub fn hierarchies() -> Vec<Vec<u8>> {
     let mut manifest = vec![0x0c, 0xdb, 0x3a, 0x2a, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2];
     manifest.extend(crc32c(&manifest).to_le_bytes());
     let texts = [zarr2, zarr3, n5, r#"{"n5": "4.0.0"}"#, &all2, &all3];
-    texts.iter().map(|text| text.as_bytes().to_vec()).chain([manifest]).collect()
+    let block = [&[0, 1, 0, 2, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2][..], &[7; 4]].concat();
+    texts.iter().map(|text| text.as_bytes().to_vec()).chain([manifest, block]).collect()
 }
 
 /// All that a plan or an index says.
@@ -351,6 +359,7 @@ pub fn within() -> Vec<Vec<u8>> {
         all.push(stored(&[("serialized_exported_program.json", b"{}"), ("serialized_state_dict.pt", file)]));
         all.push(stored(&[("m/archive_format", b"pt2"), ("m/data/weights/a.pt", file), ("m/data/weights/b.pt", file)]));
     }
+    all.extend(samples(&[".pt2"]));
     all
 }
 

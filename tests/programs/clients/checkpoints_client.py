@@ -1,9 +1,9 @@
 """Checkpoints whose writer is killed at any moment: `tensorfs latest` names the newest that loads, and no other.
 
-    checkpoints_client.py DIRECTORY safetensors|torch KILLS TENSORFS
+    checkpoints_client.py DIRECTORY safetensors|torch|trainer KILLS TENSORFS
 
 A child saves one after the other, files, or directories as a trainer makes them with rotation and shards, until it is
-killed."""
+killed. `trainer` is Hugging Face's own, which goes on each time from what `tensorfs latest` names."""
 
 import glob
 import json
@@ -32,9 +32,17 @@ if KIND == "torch":
     def load_file(path):
         return {name: value.numpy() for name, value in torch.load(path, weights_only=True).items()}
 
+elif KIND == "trainer":
+    import torch
+    import transformers
+    from safetensors.numpy import load_file
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
 else:
     from safetensors.numpy import load_file, save_file
 
+if KIND != "torch":
     SHARD, INDEX = "model-{}-of-00002.safetensors", "model.safetensors.index.json"
 
 
@@ -162,6 +170,53 @@ class Distributed:
         shutil.rmtree(path)
 
 
+class HuggingFace:
+    """Hugging Face's Trainer, of a model whose weights are all the number of the step."""
+
+    def path(self, step):
+        return os.path.join(DIRECTORY, "run", f"checkpoint-{step}")
+
+    def save_on(self):
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                for name in ("a", "b"):
+                    setattr(self, name, torch.nn.Parameter(torch.zeros(64, 4096)))
+
+            def forward(self, x):
+                return {"loss": -self.a.sum() - self.b.sum()}
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 1 << 20
+
+            def __getitem__(self, n):
+                return {"x": torch.ones(1)}
+
+        model, where = Model(), os.path.dirname(self.path(0))
+        optimizer = torch.optim.SGD(model.parameters(), 1.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        arguments = transformers.TrainingArguments(
+            where, max_steps=1 << 18, save_steps=1, save_total_limit=KEPT, per_device_train_batch_size=1, use_cpu=True,
+            report_to=[], disable_tqdm=True, logging_strategy="no", max_grad_norm=0, ignore_data_skip=True,
+        )
+        said = subprocess.run([TENSORFS, "latest", where], capture_output=True, text=True)
+        trainer = transformers.Trainer(model, arguments, train_dataset=Data(), optimizers=(optimizer, schedule))
+        trainer.train(resume_from_checkpoint=said.stdout.strip() or None)
+
+    def load(self, step):
+        at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
+        found = load_file(at("model.safetensors"))
+        assert sorted(found) == ["a", "b"] and all((value == step).all() for value in found.values()), step
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+            torch.load(at(name), weights_only=False)
+        with open(at("trainer_state.json")) as file:
+            assert json.load(file)["global_step"] == step
+
+    def remove(self, path):
+        shutil.rmtree(path)
+
+
 def steps(how):
     found = glob.glob(os.path.join(os.path.dirname(how.path(0)), "*"))
     number = lambda path: int("".join(c for c in os.path.basename(path).split(".")[0] if c.isdigit()))  # noqa: E731
@@ -204,18 +259,34 @@ def file_state(path):
     return state
 
 
+def wait_until_it_begins(how):
+    """A trainer takes a while until it saves; by what it saves anew it is seen to."""
+    when = lambda: [os.stat(path).st_mtime_ns for _, path in steps(how)]  # noqa: E731
+    before, end = when(), time.monotonic() + 120
+    while time.monotonic() < end:
+        try:
+            if when() != before:
+                return
+        except FileNotFoundError:  # removed meanwhile
+            return
+        time.sleep(0.005)
+
+
 def main():
     seed = int(os.environ.get("TENSORFS_KILL_SEED", "1"))
     random.seed(seed)
     partial = 0
     for kill in range(KILLS):
         ways = [Files(), Trainer(), Pretrained()] + ([Distributed()] if KIND == "torch" else [])
+        ways = [HuggingFace()] if KIND == "trainer" else ways
         how = ways[kill % len(ways)]
         first = steps(how)[0][0] + 1 if steps(how) else 1
         child = os.fork()
         if child == 0:
-            save_on(how, first)
-        time.sleep(random.uniform(0, 0.12))
+            how.save_on() if KIND == "trainer" else save_on(how, first)
+        if KIND == "trainer":
+            wait_until_it_begins(how)
+        time.sleep(random.uniform(0, 0.3 if KIND == "trainer" else 0.12))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         there = steps(how)

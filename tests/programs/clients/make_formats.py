@@ -895,12 +895,62 @@ def make_gguf(samples):
     write("big.gguf", endianess=gguf.GGUFEndian.BIG)
 
 
+def make_exported(samples):
+    """Programs as torch.export writes them since torch 2.8: with all weights, with none of them saved, with one of a
+    class of its own."""
+    import torch
+    from torch._subclasses import FakeTensorMode
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    if not os.path.isdir(os.path.join(os.path.dirname(torch.__file__), "export", "pt2_archive")):
+        raise ImportError("torch of before 2.8")
+    torch.manual_seed(1)
+    library = f"torch {torch.__version__}"
+
+    class Program(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 4)
+            self.tied = self.layer.weight
+            whole = torch.arange(24, dtype=torch.float32)
+            self.register_buffer("transposed", whole[:12].reshape(3, 4).t())
+            self.register_buffer("later", whole[13:19].reshape(2, 3))
+            self.register_buffer("steps", torch.arange(12, dtype=torch.int64)[::3])
+            self.register_buffer("scalar", torch.tensor(2.5, dtype=torch.float64))
+            self.register_buffer("few", torch.ones(2, 3, dtype=torch.bfloat16))
+            self.register_buffer("empty", torch.zeros(0, 3))
+
+        def forward(self, x):
+            x = self.layer(x) + self.transposed.sum() + self.later.sum() + self.steps.sum()
+            return x + self.scalar + self.few.sum() + self.empty.sum()
+
+    example = (torch.ones(1, 3),)
+    name = "torch2-exported.pt2"
+    torch.export.save(torch.export.export(Program(), example), samples.path(name))
+    weights = torch.export.load(samples.path(name)).state_dict
+    listed, number = [torch_entry(key, weight.detach()) for key, weight in weights.items()], {}
+    for item in listed:
+        if item["storage"] is not None:
+            item["storage"] = number.setdefault(item["storage"], len(number))
+    samples.expect(name, "torch", library, listed, calls=[])
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        program = torch.export.export(torch.nn.Linear(3, 4), (torch.ones(1, 3),))
+    torch.export.save(program, samples.path("torch2-unsaved.pt2"))
+    samples.expect("torch2-unsaved.pt2", "torch", library, [], calls=[])
+    model = torch.nn.Linear(3, 4)
+    model.weight = torch.nn.Parameter(TwoTensor(torch.ones(4, 3), torch.zeros(4, 3)))
+    torch.export.save(torch.export.export(model, example), samples.path("torch2-pickled.pt2"))
+    bias = torch.export.load(samples.path("torch2-pickled.pt2")).state_dict["bias"].detach().numpy()
+    pickled = {"name": "weight", "dtype": "float32", "shape": [4, 3], "fortran": False, "crc32c": None}
+    samples.expect("torch2-pickled.pt2", "torch", library, [pickled, entry("bias", bias)], calls=[])
+
+
 def main():
     samples = Samples(sys.argv[1])
     warnings.simplefilter("ignore")
     only = sys.argv[2:]
-    for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_smdebug,
-                 make_tensorboardx, make_protobuf, make_h5py, make_keras, make_pyarrow, make_gguf, make_opaque]:
+    for make in [make_numpy, make_ml_dtypes, make_safetensors, make_safetensors_torch, make_torch, make_exported,
+                 make_smdebug, make_tensorboardx, make_protobuf, make_h5py, make_keras, make_pyarrow, make_gguf, make_opaque]:
         what = make.__name__.removeprefix("make_")
         if only and what not in only:
             continue

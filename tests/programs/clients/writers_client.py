@@ -313,6 +313,17 @@ class Ocdbt(TensorStore):
         return tensorstore.open(spec | {"metadata": metadata}, create=True).result()
 
 
+class N5(TensorStore):
+    """Blocks as n5 has them, with nothing done to them."""
+
+    def _open(self, name):
+        import tensorstore
+
+        metadata = {"dimensions": [ROWS], "blockSize": [ROWS // 2], "dataType": "float32"}
+        spec = {"driver": "n5", "kvstore": {"driver": "file", "path": os.path.join(self.path, name)}}
+        return tensorstore.open(spec | {"metadata": metadata | {"compression": {"type": "raw"}}}, create=True).result()
+
+
 class Orbax(Writer):
     """A step of a run."""
 
@@ -471,6 +482,170 @@ class Distributed(Writer):
         return self.directory
 
 
+def torch_model():
+    """A model of just these two tensors."""
+    import torch
+
+    model = torch.nn.Module()
+    for name, value in values().items():
+        setattr(model, name, torch.nn.Parameter(torch.from_numpy(value)))
+    return model
+
+
+class Exported(Writer):
+    """A program of torch.export's."""
+
+    name = "model.pt2"
+
+    def once(self):
+        import torch
+
+        class Program(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                for name, value in values().items():
+                    setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
+
+            def forward(self, x):
+                return x * self.weight + self.bias
+
+        torch.export.save(torch.export.export(Program(), (torch.ones(ROWS),)), self.path)
+
+
+class Summary(TensorBoard):
+    """torch's own SummaryWriter."""
+
+    def _writer(self):
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(self.directory, flush_secs=1)
+
+
+class Keras(Writer):
+    """A model, with torch as its backend."""
+
+    name = "model.keras"
+
+    def _save(self, model):
+        model.save(self.path)
+
+    def once(self):
+        os.environ["KERAS_BACKEND"] = "torch"
+        import keras
+
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(ROWS)])
+        self._save(model)
+
+
+class KerasWeights(Keras):
+    name = "model.weights.h5"
+
+    def _save(self, model):
+        model.save_weights(self.path)
+
+
+class Trainer(Writer):
+    """Hugging Face's: of three checkpoints two are kept."""
+
+    def sharded(self):
+        import torch
+        import transformers
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                for name, value in values().items():
+                    setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
+
+            def forward(self, x):
+                return {"loss": ((x * self.weight + self.bias) ** 2).mean()}
+
+        arguments = transformers.TrainingArguments(
+            self.directory, max_steps=6, save_steps=2, save_total_limit=2, per_device_train_batch_size=1, use_cpu=True,
+            report_to=[], disable_tqdm=True, logging_strategy="no",
+        )
+        data = [{"x": torch.ones(ROWS)} for _ in range(6)]
+        transformers.Trainer(Model(), arguments, train_dataset=data).train()
+        kept = sorted(name for name in os.listdir(self.directory) if name.startswith("checkpoint-"))
+        assert kept == ["checkpoint-4", "checkpoint-6"], kept
+        return os.path.join(self.directory, "checkpoint-6")
+
+
+class Lightning(Writer):
+    """What its ModelCheckpoint saves."""
+
+    def once(self):
+        import lightning
+        import torch
+        from lightning.pytorch.callbacks import ModelCheckpoint
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                for name, value in values().items():
+                    setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
+
+            def training_step(self, batch, _):
+                return ((batch * self.weight + self.bias) ** 2).mean()
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), 0.01)
+
+        saves = ModelCheckpoint(self.directory, filename="model")
+        trainer = lightning.Trainer(
+            accelerator="cpu", max_steps=1, callbacks=[saves], logger=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=self.directory,
+        )
+        trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(2, ROWS)))
+        return saves.best_model_path
+
+
+class Ranks(Writer):
+    """A model that two processes have halves of, saved by both."""
+
+    def _shard(self, model):
+        raise NotImplementedError
+
+    def _rank(self, rank, meeting):
+        import torch
+        import torch.distributed as dist
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+        state = get_model_state_dict(self._shard(torch_model()))
+        dcp.save(state, checkpoint_id=self.directory)
+        dist.destroy_process_group()
+
+    def sharded(self):
+        import tempfile
+
+        import torch.multiprocessing as mp
+
+        with tempfile.TemporaryDirectory() as elsewhere:
+            mp.spawn(self._rank, (os.path.join(elsewhere, "meeting"),), 2)
+        return self.directory
+
+
+class FullyShard(Ranks):
+    def _shard(self, model):
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+        return fully_shard(model, mesh=mesh)
+
+
+class Fsdp(Ranks):
+    def _shard(self, model):
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+        return FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=torch.device("cpu"))
+
+
 WRITERS = {
     "np.save": NumpySave,
     "np.savez": NumpySavez,
@@ -484,6 +659,7 @@ WRITERS = {
     "zarr 3": Zarr,
     "TensorStore": TensorStore,
     "TensorStore, OCDBT": Ocdbt,
+    "TensorStore, n5": N5,
     "Orbax": Orbax,
     "tensorboardX": TensorBoard,
     "smdebug": Smdebug,
@@ -491,6 +667,14 @@ WRITERS = {
     "torch.save": Torch,
     "torch.save, before 1.6": TorchLegacy,
     "torch's DCP": Distributed,
+    "fully_shard, two ranks": FullyShard,
+    "FSDP, two ranks": Fsdp,
+    "torch.export.save": Exported,
+    "SummaryWriter": Summary,
+    "Keras": Keras,
+    "Keras, weights": KerasWeights,
+    "Trainer": Trainer,
+    "Lightning": Lightning,
 }
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ const WITHIN_MAX: usize = 4;
 /// What makes bytes of elements, and nothing else.
 const BYTES: &str = "bytes";
 /// A block of n5 with nothing done to it: it has a header all the same.
-const RAW: &str = "raw";
+pub(super) const RAW: &str = "raw";
 
 /// zarr 2: filters, then a compressor.
 pub(super) fn of_zarr2(filters: Option<&Value>, compressor: Option<&Value>) -> Result<Vec<String>, String> {

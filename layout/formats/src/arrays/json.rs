@@ -114,12 +114,12 @@ impl<'de> Visitor<'de> for Document<'_, '_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        let mut room = Room { left: SAID_MAX, is_cut: false };
+        let mut room = Room::new();
         while let Some(key) = map.next_key::<String>()? {
             match (key.as_str(), &mut self.below) {
                 (CONSOLIDATED, Some(below)) => map.next_value_seed(Wrapper(below))?,
                 (known, _) if KEYS.contains(&known) || COMPRESSION.contains(&known) => {
-                    let value = map.next_value_seed(Bounded { room: &mut room, depth: DEPTH_MAX })?;
+                    let value = map.next_value_seed(room.next())?;
                     self.said.fields.insert(key, value);
                 }
                 _ => map.next_value::<IgnoredAny>().map(drop)?,
@@ -193,15 +193,32 @@ impl<'de> Visitor<'de> for Below<'_, '_, '_> {
 }
 
 /// What may still be kept.
-struct Room {
+pub(crate) struct Room {
     left: usize,
     is_cut: bool,
 }
 
 /// A value, of which no more is kept than there is room for.
-struct Bounded<'a> {
+pub(crate) struct Bounded<'a> {
     room: &'a mut Room,
     depth: usize,
+}
+
+impl Room {
+    /// Of what is said of one thing.
+    pub fn new() -> Room {
+        Room { left: SAID_MAX, is_cut: false }
+    }
+
+    /// True if there was more than is kept.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The next value.
+    pub fn next(&mut self) -> Bounded<'_> {
+        Bounded { room: self, depth: DEPTH_MAX }
+    }
 }
 
 impl Bounded<'_> {

@@ -1,9 +1,10 @@
 //! Hierarchies of arrays that are directories: zarr 2 and 3, and n5. What the metadata in a directory says of it
 //! and of what is below. Chunks are files of their own, and nobody looks into them here.
 
+mod block;
 mod codecs;
 mod fill;
-mod json;
+pub(crate) mod json;
 mod n5;
 mod node;
 mod zarr2;
@@ -18,6 +19,8 @@ use crate::found::Out;
 use crate::shards::{json as json_of, judge};
 use crate::source::Source;
 
+pub use block::Block;
+pub(crate) use block::read as block;
 use json::{Document, Giving, Said, Wrapper};
 pub use node::{Array, Keys, Metadata, Node, What};
 
@@ -25,14 +28,18 @@ pub use node::{Array, Keys, Metadata, Node, What};
 const NODES_MAX: usize = 1 << 17;
 const METADATA_MAX: u64 = 64 << 20;
 
-/// What a directory is, by metadata of zarr's that nothing else is known of. None if it is none, or cannot be read.
+/// What a directory is, by metadata of zarr's or n5's that nothing else is known of. None if it is none, or cannot be
+/// read.
 pub(crate) fn alone(source: &dyn Source) -> Option<What> {
     let mut said = Said::default();
     let mut json = json_of(source, source.size().ok()?);
     Document { said: &mut said, below: None }.deserialize(&mut json).ok()?;
     json.end().ok()?;
-    said.get("zarr_format")?;
-    let what = if said.get("node_type").is_some() { zarr3::node(&said) } else { zarr2::array(&said) };
+    let what = match (said.get("zarr_format"), said.get("node_type")) {
+        (None, _) => n5::node(&said)?,
+        (Some(_), Some(_)) => zarr3::node(&said),
+        (Some(_), None) => zarr2::array(&said),
+    };
     match Node::of("", what).what {
         What::Unknown(_) => Some(What::Group),
         what => Some(what),

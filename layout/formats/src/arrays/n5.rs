@@ -40,9 +40,11 @@ fn array(said: &Said) -> Result<Array, String> {
         column_major: shape.len() > 1,
         shape,
         chunk: Some(chunk),
+        blocks: true,
         codecs: codecs::of_n5(said.get("compression"), said.get("compressionType"))?,
         keys: Some(Keys { has_prefix: false, is_nested: true }),
-        fill: None,
+        // Nothing says another.
+        fill: dtype.size().map(|size| vec![0; usize::try_from(size).unwrap_or(0)]),
         odd,
     })
 }

@@ -7,6 +7,9 @@ use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
 use crate::shards::is_below;
 use crate::tensor::{Location, Order, Tensor, elements};
 
+use super::block::Block;
+use super::codecs::RAW;
+
 /// The longest text that describes something.
 const TEXT_MAX: usize = 4096;
 /// The most chunks of an array that is put together from them.
@@ -106,6 +109,8 @@ pub struct Array {
     pub chunk: Option<Vec<u64>>,
     /// What is done with a chunk before it is stored, in this order. Empty: nothing.
     pub codecs: Vec<String>,
+    /// A chunk is a block of n5's: it begins by saying how large it is, which may be less than others are.
+    pub blocks: bool,
     /// How the files of chunks are called. None if that is not known.
     pub keys: Option<Keys>,
     /// An element as it stands in chunks that are not there, if that is known.
@@ -159,18 +164,40 @@ impl Array {
         elements(&self.shape)?.checked_mul(self.item_size).filter(|_| self.item_size > 0)
     }
 
-    /// Bytes of a chunk that is its elements and nothing else. None if chunks are not.
-    pub fn plain_chunk(&self) -> Option<u64> {
-        let is_plain = self.codecs.is_empty() && self.odd.is_none() && self.dtype.size() == Some(self.item_size);
-        elements(self.chunk.as_ref().filter(|_| is_plain)?)?.checked_mul(self.item_size)
+    /// Bytes of the elements of a chunk that are stored as they are. None if they are not.
+    pub fn plain_elements(&self) -> Option<u64> {
+        let is_raw = if self.blocks { self.codecs == [RAW] } else { self.codecs.is_empty() };
+        // A block says how many dimensions it has, and elements have one more.
+        let is_plain = is_raw && self.odd.is_none() && self.shape.len() < DIMENSIONS_MAX;
+        let chunk = self.chunk.as_ref().filter(|_| is_plain && self.dtype.size() == Some(self.item_size))?;
+        elements(chunk)?.checked_mul(self.item_size)
     }
 
-    /// Whether it can be put together from its chunks: they are elements row by row and nothing else, it is known how
-    /// they are called, and they are no more than are looked at.
+    /// Bytes of a chunk that is its elements and nothing else. None if chunks are not.
+    pub fn plain_chunk(&self) -> Option<u64> {
+        self.plain_elements().filter(|_| !self.blocks)
+    }
+
+    /// Whether it can be put together from its chunks: they are elements as they are to be read, it is known how they
+    /// are called, and they are no more than are looked at.
     pub fn is_put_together(&self) -> bool {
         let chunks = || self.grid()?.iter().try_fold(1_u64, |count, one| count.checked_mul(*one));
         let is_few = || chunks().is_some_and(|count| count <= CHUNKS_MAX);
-        !self.column_major && self.keys.is_some() && self.plain_chunk().is_some() && is_few()
+        self.keys.is_some() && self.plain_elements().is_some() && is_few()
+    }
+
+    /// Numbers of its dimensions, so that the last one runs fastest in the file, and the same backwards.
+    pub fn as_stored(&self, mut numbers: Vec<u64>) -> Vec<u64> {
+        if self.column_major {
+            numbers.reverse();
+        }
+        numbers
+    }
+
+    /// How to ask what is in one of its blocks. None if chunks are none.
+    pub fn block(&self) -> Option<Block> {
+        let dims = u8::try_from(self.shape.len()).ok()?;
+        Some(Block { dims, item: self.item_size }).filter(|_| self.blocks)
     }
 
     /// What cannot be true of it, if anything.

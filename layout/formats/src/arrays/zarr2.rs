@@ -52,6 +52,7 @@ pub(super) fn array(said: &Said) -> Result<What, String> {
         shape,
         chunk: Some(chunk),
         codecs,
+        blocks: false,
         keys: Some(Keys { has_prefix: false, is_nested }),
         fill,
         odd,

@@ -63,8 +63,20 @@ fn array(said: &Said) -> Result<Array, String> {
     }
     let (codecs, big_endian) = codecs::of_zarr3(said.get("codecs"))?;
     let fill = said.get("fill_value").and_then(|value| fill(dtype, big_endian, value));
-    let column_major = false;
-    Ok(Array { dtype, descr, item_size, big_endian, shape, column_major, chunk, codecs, keys, fill, odd })
+    Ok(Array {
+        dtype,
+        descr,
+        item_size,
+        big_endian,
+        shape,
+        column_major: false,
+        chunk,
+        codecs,
+        blocks: false,
+        keys,
+        fill,
+        odd,
+    })
 }
 
 /// A type, and bytes of an element.

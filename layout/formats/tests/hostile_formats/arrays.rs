@@ -1,6 +1,6 @@
 //! The metadata of hierarchies of arrays.
 
-use tensorfs_formats::{Metadata, Node, What, nodes};
+use tensorfs_formats::{Block, Metadata, Node, What, block, nodes};
 
 use super::*;
 
@@ -168,4 +168,47 @@ fn a_manifest_has_its_checksum() {
         assert!(of(&other).0.is_empty() && of(&manifest[..at]).0.is_empty(), "{at}");
     }
     assert!(of(&manifest[..19]).1.cut && of(&manifest[..19]).1.reason.unwrap().contains("cut short"));
+}
+
+/// Blocks of n5's: what their headers say, and what those cannot say.
+#[test]
+fn blocks_say_how_large_they_are() {
+    let asked = Block { dims: 2, item: 2 };
+    let made = |mode: u16, sizes: &[u32], more: &[u8]| {
+        let mut bytes = [mode.to_be_bytes(), (sizes.len() as u16).to_be_bytes()].concat();
+        sizes.iter().for_each(|size| bytes.extend(size.to_be_bytes()));
+        [&bytes[..], more].concat()
+    };
+    let of = |bytes: &[u8]| {
+        let mut seen = None;
+        let found = block(&bytes, asked, &mut |tensor| {
+            assert_eq!(tensor.fault(bytes.len() as u64), None);
+            seen = Some((tensor.shape.clone(), tensor.range()));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(found.error.map(|error| error.to_string()), None);
+        seen
+    };
+    assert_eq!(of(&made(0, &[3, 4], &[7; 24])), Some((vec![4, 3, 2], (12, 24))));
+    assert_eq!(of(&made(1, &[3, 4], &[&[0, 0, 0, 12], &[7; 24][..]].concat())), Some((vec![4, 3, 2], (16, 24))));
+    assert_eq!(of(&made(0, &[0, 4], &[])), Some((vec![4, 0, 2], (12, 0))));
+    for bytes in [
+        made(0, &[3, 4], &[7; 23]),
+        made(0, &[3, 4], &[7; 25]),
+        made(0, &[3], &[7; 6]),
+        made(2, &[3, 4], &[7; 24]),
+        made(1, &[3, 4], &[&[0, 0, 0, 13], &[7; 24][..]].concat()),
+        made(0, &[u32::MAX, u32::MAX], &[7; 24]),
+        vec![],
+        vec![0; 11],
+    ] {
+        assert_eq!(of(&bytes), None, "{bytes:?}");
+    }
+    let mut count = 0;
+    let bytes = [&[0, 0, 0, 1][..], &[0xff; 4], &[7; 9]].concat();
+    let found = block(&&bytes[..], Block { dims: 1, item: u64::MAX }, &mut |_| {
+        count += 1;
+        ControlFlow::Continue(())
+    });
+    assert!(count == 0 && found.reason.is_some());
 }
