@@ -99,6 +99,9 @@ fn an_upgrade_is_not_noticed(setup: Setup) {
     });
     let info = mount.info();
     assert_eq!((&info["keeper"]["takeovers"], &info["keeper"]["reason"]), (&6.into(), &"upgrade".into()), "{info}");
+    // The log said that the servers were killed, as a file was open to write.
+    let log = mount.log();
+    assert!(!log.contains("was killed") && !log.contains("programs of the old mount"), "{log}");
     // Whoever dies is replaced by one of the program that served last.
     assert!(upgrade(&mount, Some(&newer)).status.success());
     mount.adopt();

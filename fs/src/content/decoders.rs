@@ -50,7 +50,7 @@ impl Decoders {
     }
 
     /// Notes that a tensor has a decoder, and takes the oldest ones away if there are too many. Whoever has its `place`
-    /// lets go of it in one step with that: a decoder is neither there without being noted nor noted without being there.
+    /// lets go of it in one step with that: what is there is noted, and what is noted is there.
     fn note(&self, decoding: &Held, place: Option<MutexGuard<Option<Decoding>>>) {
         let mut all = self.0.lock();
         let this = Arc::downgrade(decoding);

@@ -91,14 +91,20 @@ pub fn name_in_time(holds: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Ve
     };
     let deadline = Instant::now() + PATIENCE;
     let mut found = Vec::new();
-    // While one comes on, it looks at all.
-    for _ in 0..LOOKERS {
-        another();
-        while let Ok((user, is_last)) = looked.recv_timeout(A_LOOK) {
-            found.extend(user);
-            if is_last || found.len() > MOST || Instant::now() > deadline {
-                return found;
+    another();
+    // While one comes on, it looks at all. Who is late may be at the very one that is looked for.
+    let (mut begun, mut ended) = (1, 0);
+    while ended < begun && found.len() <= MOST && Instant::now() < deadline {
+        match looked.recv_timeout(A_LOOK) {
+            Ok((user, is_last)) => {
+                found.extend(user);
+                ended += usize::from(is_last);
             }
+            Err(_) if begun < LOOKERS => {
+                another();
+                begun += 1;
+            }
+            Err(_) => {}
         }
     }
     found

@@ -31,12 +31,11 @@ use crate::mounting::busy::has_locked;
 use crate::mounting::message::{Patience, receive};
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::peer::Peer;
+use crate::mounting::process::KEEPER;
 use crate::mounting::signals::TO_LEAVE;
 use crate::mounting::{adoption, given, process};
 use crate::show::failure::{Failure, reason};
 
-/// The name of a keeper's process, as `ps` shows it.
-pub const NAME: &str = "tensorfs-keeper";
 /// The most that a message has.
 const MOST: usize = 64 << 10;
 /// What is said of whoever has gone before he was heard.
@@ -218,7 +217,7 @@ impl Watch {
         if !words.split(|byte| *byte == 0).any(|word| word.starts_with(b"--kept=")) {
             return Ok(Self::Never);
         }
-        Ok(match process::parent(server).filter(|parent| process::name(*parent) == NAME) {
+        Ok(match process::parent(server).filter(|parent| process::name(*parent) == KEEPER) {
             Some(parent) => Self::By(Pid::from_raw(parent as i32)),
             None => Self::NoMore(Pid::from_raw(server as i32)),
         })

@@ -9,10 +9,10 @@ use tensorfs_layout::pool::{Holder, holder};
 
 use crate::mounting::busy::has_locked;
 use crate::mounting::connection;
+use crate::mounting::elsewhere;
 use crate::mounting::in_use::in_use;
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::process::{self, Process};
-use crate::mounting::{elsewhere, exchange};
 use crate::show::failure::{At, Failure};
 use crate::show::output;
 
@@ -149,7 +149,7 @@ fn keeper_of(server: u32) -> Option<Process> {
     let keeper = process::parent(server)?;
     let process = Process::open(keeper).ok()?;
     // It was not pinned down before: if it is the parent now, it is the right one.
-    (process::name(keeper) == exchange::NAME && process::parent(server) == Some(keeper)).then_some(process)
+    (process::name(keeper) == process::KEEPER && process::parent(server) == Some(keeper)).then_some(process)
 }
 
 /// Waits for a server that has lost its mount and is closing the pool; refuses if another one is using it.

@@ -71,6 +71,9 @@ impl AsFd for Process {
     }
 }
 
+/// The name of a keeper.
+pub const KEEPER: &str = "tensorfs-keeper";
+
 /// The name of a process, as `ps` shows it.
 pub fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))

@@ -123,7 +123,8 @@ pub fn serve(request: &MountRequest, listener: &mut dyn Listener) -> Result<(), 
     // One that left to this one on purpose was neither killed, nor is anything to be said of that.
     let after = request.after.as_deref().unwrap_or_default();
     let left = has_left(after) && pool.recovery().kind == Shutdown::ServerKilled;
-    let recovered = recovery_note(&pool).filter(|line| !(left && line.ends_with(NOTHING_LOST)));
+    let recovered =
+        recovery_note(&pool, request.after.as_deref()).filter(|line| !(left && line.ends_with(NOTHING_LOST)));
     for line in [recovered, read_only_note(&pool)].into_iter().flatten() {
         log::warn!("{line}");
         listener.note(&line);
@@ -411,8 +412,8 @@ fn read_only_note(pool: &Pool) -> Option<String> {
     Some(format!("{}: takes no changes: {reason}", pool.path().display()))
 }
 
-/// What recovery did, for whoever mounts a pool that was not closed.
-fn recovery_note(pool: &Pool) -> Option<String> {
+/// What recovery did, for whoever mounts a pool that was not closed, or goes on `after` another server of the mount.
+fn recovery_note(pool: &Pool, after: Option<&str>) -> Option<String> {
     let recovery = pool.recovery();
     let what = match recovery.kind {
         Shutdown::Clean => return None,
@@ -423,6 +424,7 @@ fn recovery_note(pool: &Pool) -> Option<String> {
             "its server could not bring everything to order when it ended; recovered"
         }
         Shutdown::ServerKilled if recovery.unwritten => "its disk failed before its server ended; recovered",
+        Shutdown::ServerKilled if after.is_some_and(has_left) => "another server of the mount has left it to this one",
         Shutdown::ServerKilled => "its server was killed, or its disk failed before it ended; recovered",
         Shutdown::PowerLoss => "the machine went down; recovered up to the last commit",
     };
@@ -440,6 +442,9 @@ fn recovery_note(pool: &Pool) -> Option<String> {
     also(recovery.dropped_transactions as usize, "newer operations undone");
     also(recovery.quarantined.len(), "quarantined (tensorfs restore lists them)");
     also(damaged, "damaged files");
-    also(recovery.open_segments.len(), "files still open by programs of the old mount");
+    // Those of a mount that goes on are open as before.
+    if after.is_none() {
+        also(recovery.open_segments.len(), "files still open by programs of the old mount");
+    }
     Some(line)
 }

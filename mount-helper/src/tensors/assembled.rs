@@ -180,14 +180,16 @@ mod tests {
         assert_eq!(whole(vec![4], 4, vec![]).read_at(1, &mut [0; 4]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// Proves T11. Elements one by one, each in a part of its own that is far from the last one.
+    /// Elements one by one, each in a part of its own that is far from the last one.
+    ///
+    /// Proves T11.
     #[test]
     fn looking_for_parts_has_an_end() {
         let many = 1_u64 << 14;
         let parts = (0..many).rev().map(|n| part(&[n], &[1])).collect();
         let account = Rc::new(Account::of(std::time::Duration::from_millis(20)));
         let mut all = Assembled::new(vec![many], 1, parts, account.clone());
-        let endless = || (0..).try_for_each(|n| account.look().map(|()| drop(all.find(n % many))));
+        let endless = || (0..).try_for_each(|n| account.look().map(|()| _ = all.find(n % many)));
         let why = account.during(endless).unwrap_err();
         assert!(why.to_string().contains("not looked into"), "{why}");
         assert!(all.read_at(0, &mut [0]).unwrap_err().to_string().contains("not looked into"));

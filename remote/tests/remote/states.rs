@@ -1,6 +1,6 @@
 //! Drawn states of a repository. A pool changes, and is carried again and again; some carriers end in the middle, some
-//! collections of garbage, too. At every moment of that, whatever of what is on its way has got to the store, the newest
-//! tree is that of the newest batch which is there, and all that it names is there.
+//! collections of garbage, too. At every moment of that, whatever of what is on its way has got to the store, the
+//! newest tree is that of the newest batch which is there, and all that it names is there.
 //!
 //! `TENSORFS_REMOTE_STATES` is how many states are looked at, `TENSORFS_REMOTE_STATES_SEED` which.
 

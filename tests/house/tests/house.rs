@@ -90,8 +90,9 @@ const FORMATS: &str = "tensorfs_formats";
 const READER: [&str; 1] = ["fs/src/reader"];
 
 /// What others may name of it: what was found, how bytes are had, checksums, and copying. None of it takes bytes apart.
-const NO_PARSER: [&str; 35] = [
+const NO_PARSER: [&str; 36] = [
     "Array",
+    "Block",
     "DIMENSIONS_MAX",
     "Dtype",
     "Format",

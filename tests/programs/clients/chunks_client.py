@@ -52,7 +52,7 @@ def write(directory):
     for n, (shape, chunks, dtype) in enumerate(COLUMNS):
         array = opened(directory, f"n5/{n}", n5(shape, chunks, dtype), create=True)
         array.write(numbers(shape, dtype)).result()
-        columns = {"shape": shape, "chunks": chunks, "dtype": np.dtype(dtype).newbyteorder(">").str, "order": "F"}
+        columns = {"shape": shape, "chunks": chunks, "dtype": np.dtype(dtype).newbyteorder(">").str, "order": "F" if len(shape) > 1 else "C"}
         array = opened(directory, f"columns/{n}", dict(columns, compressor=None, fill_value=None), create=True)
         array.write(numbers(shape, dtype)).result()
     # One that was made larger and smaller, and in which some blocks are not there.

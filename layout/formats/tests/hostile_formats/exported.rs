@@ -110,7 +110,8 @@ fn newest(said: &str, more: Vec<Member>) -> Vec<u8> {
 fn weight(name: &str, path: &str, dtype: &str, sizes: &str, strides: &str, more: &str) -> String {
     format!(
         r#""{name}": {{"path_name": "{path}", "is_param": true, "use_pickle": false, {more} "tensor_meta": {{
-            "dtype": {dtype}, "sizes": {sizes}, "strides": {strides}, "storage_offset": {{"as_int": 2}}, "layout": 7}}}}"#
+            "dtype": {dtype}, "sizes": {sizes}, "strides": {strides}, "storage_offset": {{"as_int": 2}},
+            "layout": 7}}}}"#
     )
 }
 
