@@ -19,6 +19,7 @@ on_mounts!(
     what_is_open_goes_on,
     a_file_that_was_cut_without_a_name_goes_on,
     files_are_opened_and_closed_as_the_server_dies,
+    a_server_that_aborts_or_has_no_memory_is_replaced,
     locks_are_kept,
     a_listing_that_was_begun_is_ended,
     a_server_without_its_keeper_serves_on,
@@ -139,6 +140,51 @@ fn files_are_opened_and_closed_as_the_server_dies(setup: Setup) {
         }
         over.store(true, SeqCst);
     });
+}
+
+/// Proves K1, K2.
+fn a_server_that_aborts_or_has_no_memory_is_replaced(setup: Setup) {
+    let mut mount = kept(setup);
+    if mount.is_plain() {
+        return;
+    }
+    let file = read_write(&mount.at("f"));
+    let dir = mount.path().to_owned();
+    let made = AtomicUsize::new(0);
+    for (round, is_memory) in [false, true, false].into_iter().enumerate() {
+        file.write_all_at(&[round as u8; 100], 0).unwrap();
+        thread::scope(|scope| {
+            let over = AtomicBool::new(false);
+            let over = &over;
+            let (made, dir) = (&made, &dir);
+            mount.end_server(|pid| {
+                if is_memory {
+                    let none = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
+                    // SAFETY: the limit outlives the call. The pid was asked of the server that runs.
+                    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &none, std::ptr::null_mut()) };
+                    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+                    // Names take memory.
+                    scope.spawn(move || {
+                        let is_there = || Path::new(&format!("/proc/{pid}/maps")).exists();
+                        while is_there() && !over.load(SeqCst) {
+                            let number = made.fetch_add(1, SeqCst);
+                            fs::create_dir(dir.join(format!("{number}{}", "x".repeat(200)))).unwrap();
+                        }
+                    });
+                } else {
+                    // SAFETY: plain system call. The pid was asked of the server that runs.
+                    assert_eq!(unsafe { libc::kill(pid, libc::SIGABRT) }, 0);
+                }
+            });
+            over.store(true, SeqCst);
+        });
+        let mut bytes = [9; 100];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [round as u8; 100]);
+        assert_eq!(mount.info()["keeper"]["reason"], "SIGABRT", "{round}");
+    }
+    let names = fs::read_dir(mount.path()).unwrap().count();
+    assert_eq!(names, 1 + made.load(SeqCst), "each directory is there once");
 }
 
 /// Proves K1, K2.

@@ -440,10 +440,18 @@ impl Mount {
     /// Kills a server whose keeper has another one take over; returns when that one has the pool.
     #[track_caller]
     pub fn kill_server(&mut self) {
+        self.end_server(|pid| {
+            // SAFETY: plain system call. The pid was asked of the server that runs.
+            assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        });
+    }
+
+    /// Has the server end in another way, and waits for the next one.
+    #[track_caller]
+    pub fn end_server(&mut self, end: impl FnOnce(i32)) {
         self.end_killing();
-        let pid = self.pid.expect("a server to kill");
-        // SAFETY: plain system call. The pid was asked of the server that runs.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        let pid = self.pid.expect("a server to end");
+        end(pid);
         wait_until("another server", || {
             let holder = tensorfs_layout::pool::holder(&self.pool).unwrap();
             let next = holder.map(|holder| holder.pid as i32).filter(|next| *next != pid && *next != 0);

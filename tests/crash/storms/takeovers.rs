@@ -17,17 +17,29 @@ fn kills() -> u64 {
     std::env::var("TENSORFS_KILLS").map_or(6, |kills| kills.parse().expect("a number"))
 }
 
-/// Programs that take turns to serve: this one, and one of another version. Something else is refused each time.
+/// A program of another build, with which this one takes turns, without a kill but now and then: `TENSORFS_OTHER_PROGRAM`.
+fn other_build() -> Option<PathBuf> {
+    std::env::var_os("TENSORFS_OTHER_PROGRAM").map(PathBuf::from)
+}
+
+/// Programs that take turns to serve: this one, and one of another build, or at least of another version. Something else
+/// is refused each time.
 struct Programs {
     turns: [PathBuf; 2],
     upgrades: u64,
+    kills: u64,
 }
 
 impl Programs {
     fn of(mount: &Mount) -> Self {
         let version = mount.info()["version"].as_str().unwrap().to_owned();
-        let newer = other_program(&mount.host().join("programs"), "newer", &version, &version.replace('.', "-"));
-        Self { turns: [newer, tensorfs().get_program().into()], upgrades: 0 }
+        let newer = || other_program(&mount.host().join("programs"), "newer", &version, &version.replace('.', "-"));
+        Self { turns: [other_build().unwrap_or_else(newer), tensorfs().get_program().into()], upgrades: 0, kills: 0 }
+    }
+
+    fn kill(&mut self, mount: &mut Mount) {
+        mount.kill_server();
+        self.kills += 1;
     }
 
     /// Has the next one serve.
@@ -70,15 +82,15 @@ fn programs_notice_nothing_of_servers_that_die(setup: Setup) {
         let mut random = Random::of(&[kills(), durability.len() as u64]);
         for _ in 0..kills() {
             thread::sleep(Duration::from_millis(random.below(400)));
-            if random.once_in(3) {
+            if random.once_in(3) || other_build().is_some() {
                 versions.upgrade(&mut mount);
             } else {
-                mount.kill_server();
+                versions.kill(&mut mount);
             }
             if random.once_in(5) {
                 // While it recovers, or just after.
                 thread::sleep(Duration::from_millis(random.below(40)));
-                mount.kill_server();
+                versions.kill(&mut mount);
             }
             // This is done when it serves.
             std::fs::create_dir(mount.at("served")).unwrap();
@@ -91,7 +103,7 @@ fn programs_notice_nothing_of_servers_that_die(setup: Setup) {
             assert!(said.status.success(), "{durability}: {text}");
             println!("{durability}: {}", text.trim());
         }
-        println!("{durability}: {} upgrades", versions.upgrades);
+        println!("{durability}: {} kills, {} upgrades", versions.kills, versions.upgrades);
         mount.umount();
         let check = mount.tensorfs(["check", "--data", mount.pool().to_str().unwrap()]);
         assert!(check.status.success(), "{durability}: {}", String::from_utf8_lossy(&check.stdout));
