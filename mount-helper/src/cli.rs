@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use tensorfs_formats::{Dtype, Mode};
 use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
-use crate::mounting::errands::Sockets;
+use crate::mounting::keeper::errands::Sockets;
 use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::options;
 use crate::show::{VERSION, size};

@@ -151,12 +151,11 @@ fn a_server_that_aborts_or_has_no_memory_is_replaced(setup: Setup) {
     let file = read_write(&mount.at("f"));
     let dir = mount.path().to_owned();
     let made = AtomicUsize::new(0);
-    for (round, is_memory) in [false, true, false].into_iter().enumerate() {
+    for (round, is_memory) in [false, true].into_iter().enumerate() {
         file.write_all_at(&[round as u8; 100], 0).unwrap();
+        let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let over = AtomicBool::new(false);
-            let over = &over;
-            let (made, dir) = (&made, &dir);
+            let (over, made, dir) = (&over, &made, &dir);
             mount.end_server(|pid| {
                 if is_memory {
                     let none = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };

@@ -7,13 +7,14 @@ use tensorfs_layout::pool::{carried, looks_like_pool};
 
 use crate::ask::carrier;
 use crate::cli::{From, Mount};
+use crate::mounting::keeper::resume;
+use crate::mounting::keeper::stored::Stored;
 use crate::mounting::kept::WOULD_SERVE;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::pool::tell_of_host;
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
-use crate::mounting::stored::Stored;
-use crate::mounting::{alarm, background, beforehand, bringing, keeper, leaving, remount, resume};
+use crate::mounting::{alarm, background, beforehand, bringing, keeper, leaving, remount};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 

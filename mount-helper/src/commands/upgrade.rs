@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::ask::about;
 use crate::cli::Upgrade;
-use crate::mounting::exchange::{self, Watch};
 use crate::mounting::inherited;
+use crate::mounting::keeper::exchange::{self, Watch};
 use crate::mounting::target::Target;
 use crate::show::failure::{At, Failure};
 

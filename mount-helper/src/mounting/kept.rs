@@ -15,7 +15,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use nix::unistd::Pid;
 use tensorfs_fs::Handover;
 
-use crate::mounting::alone::Serving;
+use crate::mounting::keeper::alone::Serving;
 use crate::mounting::touching;
 use crate::show::failure::{Failure, reason};
 

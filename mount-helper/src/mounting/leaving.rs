@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::mounting::exchange::{self, Watch};
+use crate::mounting::keeper::exchange::{self, Watch};
 use crate::mounting::mountinfo::Table;
 use crate::mounting::paths::{self, Leads};
 use crate::mounting::request::MountRequest;

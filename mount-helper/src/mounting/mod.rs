@@ -1,8 +1,6 @@
 //! What mounts a pool, serves it in a process of its own, and unmounts it.
 
-mod adoption;
 pub mod alarm;
-mod alone;
 pub mod apart;
 pub mod background;
 pub mod beforehand;
@@ -10,8 +8,6 @@ pub mod bringing;
 pub mod busy;
 mod connection;
 pub mod elsewhere;
-pub mod errands;
-pub mod exchange;
 pub mod foreign;
 mod fuse_device;
 mod fusermount;
@@ -27,18 +23,14 @@ pub mod mountinfo;
 mod notify;
 pub mod options;
 pub mod paths;
-mod peer;
 pub mod pool;
 pub mod process;
 pub mod remount;
 pub mod request;
-pub mod resume;
 pub mod server;
 pub mod sight;
 pub mod signals;
-pub mod stored;
 pub mod target;
 pub mod telling;
 pub mod touching;
 pub mod unmount;
-mod watchdog;

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::mounting::exchange::{self, Watch};
+use crate::mounting::keeper::exchange::{self, Watch};
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::options::{Flags, MountOptions};
 use crate::mounting::paths;

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use crate::mounting::errands::{self, Sockets};
+use crate::mounting::keeper::errands::{self, Sockets};
+use crate::mounting::keeper::stored::Stored;
 use crate::mounting::kept::{Adopted, Descriptors};
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::options::MountOptions;
-use crate::mounting::stored::Stored;
 use crate::mounting::{given, holder, inherited, paths, pool, unmount};
 use crate::show::failure::{At, Failure};
 

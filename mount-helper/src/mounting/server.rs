@@ -14,8 +14,8 @@ use tensorfs_layout::Timestamp;
 use tensorfs_layout::log::Shutdown;
 use tensorfs_layout::pool::{Inherited, OpenOptions, Pool, READ_ONLY_HOST};
 
-use crate::mounting::errands::{Errands, Sockets};
 use crate::mounting::fuse_device::{self, Mounted};
+use crate::mounting::keeper::errands::{Errands, Sockets};
 use crate::mounting::kept::{Kept, LEFT};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{beforehand, given, keeper, notify, signals};

@@ -6,7 +6,7 @@ use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::mounting::errands::Errands;
+use crate::mounting::keeper::errands::Errands;
 use crate::show::failure::Failure;
 use crate::show::logging;
 

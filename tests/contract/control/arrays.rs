@@ -114,7 +114,6 @@ fn an_array_that_cannot_be_put_together_is_none(setup: Setup) {
     let packed = r#", "compressor": {"id": "zstd"}"#;
     let none = [
         ("packed", zarr2("[4]", "[2]", "|u1", "").replace(r#""compressor": null"#, &packed[2..])),
-        ("columns", zarr2("[4, 4]", "[2, 2]", "|u1", "").replace(r#""order": "C""#, r#""order": "F""#)),
         ("texts", zarr2("[4]", "[2]", "<U5", "")),
         ("bytes", zarr2("[4]", "[2]", "|S5", "")),
         ("dates", zarr2("[4]", "[2]", "<M8[ns]", "")),

@@ -17,13 +17,14 @@ fn kills() -> u64 {
     std::env::var("TENSORFS_KILLS").map_or(6, |kills| kills.parse().expect("a number"))
 }
 
-/// A program of another build, with which this one takes turns, without a kill but now and then: `TENSORFS_OTHER_PROGRAM`.
+/// A program of another build, with which this one takes turns, with a kill but now and then:
+/// `TENSORFS_OTHER_PROGRAM`.
 fn other_build() -> Option<PathBuf> {
     std::env::var_os("TENSORFS_OTHER_PROGRAM").map(PathBuf::from)
 }
 
-/// Programs that take turns to serve: this one, and one of another build, or at least of another version. Something else
-/// is refused each time.
+/// Programs that take turns to serve: this one, and one of another build, or at least of another version. Something
+/// else is refused each time.
 struct Programs {
     turns: [PathBuf; 2],
     upgrades: u64,

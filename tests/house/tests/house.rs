@@ -176,7 +176,7 @@ const JOINS: &[Exception] = &[
     ("mount-helper/src/mounting/elsewhere.rs", "/proc"),
     ("mount-helper/src/mounting/paths.rs", "the way that the user names"),
     ("mount-helper/src/mounting/sight.rs", "the way to a mount"),
-    ("mount-helper/src/mounting/watchdog.rs", "/proc"),
+    ("mount-helper/src/mounting/keeper/watchdog.rs", "/proc"),
     ("mount-helper/src/show/text.rs", "a shape"),
     ("remote/src/commands/get.rs", "where the user wants the bytes"),
     ("remote/src/commands/mount.rs", "a file of a mount"),

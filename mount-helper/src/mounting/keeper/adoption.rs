@@ -18,9 +18,9 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Pid, geteuid};
 use tensorfs_layout::pool::lock_of;
 
-use crate::mounting::alone::anew;
 use crate::mounting::beforehand::could_take_over;
 use crate::mounting::given;
+use crate::mounting::keeper::alone::anew;
 use crate::mounting::mountinfo::Mount;
 use crate::mounting::options::MountOptions;
 use crate::mounting::request::{MountRequest, PROGRAM};

@@ -13,15 +13,15 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tensorfs_layout::pool::{could_inherit, holder, lock_of};
 
-use crate::mounting::adoption::{is_file, is_memory};
-use crate::mounting::alone::{Alone, Serving};
 use crate::mounting::busy::has_locked;
+use crate::mounting::keeper::adoption::{is_file, is_memory};
+use crate::mounting::keeper::alone::{Alone, Serving};
+use crate::mounting::keeper::stored::{self, Name, Stored};
 use crate::mounting::kept::{WOULD_SERVE, own};
 use crate::mounting::mountinfo::{Mount, Table};
 use crate::mounting::paths::{self, Leads};
 use crate::mounting::process::{Process, is_ending};
 use crate::mounting::request::{MountRequest, PROGRAM};
-use crate::mounting::stored::{self, Name, Stored};
 use crate::mounting::{given, notify};
 use crate::show::failure::{Failure, reason};
 

@@ -6,6 +6,15 @@
 //! killed, the server serves on. A service manager that keeps descriptors gets those that the next keeper needs: then
 //! this one may leave, and its server with it, while the mount stays.
 
+mod adoption;
+pub mod alone;
+pub mod errands;
+pub mod exchange;
+mod peer;
+pub mod resume;
+pub mod stored;
+mod watchdog;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -27,20 +36,19 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Pid, dup2_stdout};
 use tensorfs_fs::{Handover, KEEPER_DIED, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, keep_to_quotas};
 
-use crate::mounting::alone::Alone;
-use crate::mounting::errands;
-use crate::mounting::exchange::{self, Wish};
 use crate::mounting::fuse_device::Mounted;
 use crate::mounting::given;
+use crate::mounting::keeper::alone::Alone;
+use crate::mounting::keeper::exchange::Wish;
+use crate::mounting::keeper::resume::Resumed;
+use crate::mounting::keeper::stored::Manager;
+use crate::mounting::keeper::watchdog::Watchdog;
 use crate::mounting::kept::{Adopted, LEFT, READY, SERVES, WOULD_SERVE};
 use crate::mounting::message::{self, Patience};
 use crate::mounting::notify;
 use crate::mounting::options::MountOptions;
 use crate::mounting::request::{MountRequest, PROGRAM};
-use crate::mounting::resume::Resumed;
 use crate::mounting::signals::{self, TO_LEAVE};
-use crate::mounting::stored::Manager;
-use crate::mounting::watchdog::{self, Watchdog};
 use crate::show::failure::{Failure, reason};
 use crate::show::logging;
 

@@ -28,12 +28,13 @@ use nix::sys::time::TimeVal;
 use nix::unistd::{Pid, geteuid};
 
 use crate::mounting::busy::has_locked;
+use crate::mounting::keeper::adoption;
+use crate::mounting::keeper::peer::Peer;
 use crate::mounting::message::{Patience, receive};
 use crate::mounting::mountinfo::Mount;
-use crate::mounting::peer::Peer;
 use crate::mounting::process::KEEPER;
 use crate::mounting::signals::TO_LEAVE;
-use crate::mounting::{adoption, given, process};
+use crate::mounting::{given, process};
 use crate::show::failure::{Failure, reason};
 
 /// The most that a message has.
