@@ -304,8 +304,12 @@ fn it_goes_on_whoever_was_killed(setup: Setup) {
         step(&remote.origin, n);
         remote.carry();
         match n % 3 {
-            // The keeper has another one take over, and who follows goes on with that.
-            0 => mount.kill_server(),
+            // The keeper has another one take over, and who follows goes on with that; on purpose, too.
+            0 => {
+                mount.kill_server();
+                mount.tensorfs_ok(["upgrade", text(mount.path())]);
+                mount.adopt();
+            }
             1 => {
                 for pid in bringers(&mount) {
                     let _ = kill(pid, Signal::SIGKILL);

@@ -97,6 +97,9 @@ impl Follower {
                 Ok(FollowReply::Noted)
             }
             Follow::Begin { note, .. } => self.begin(note),
+            Follow::What { ino } if store.view().object(ino).is_some_and(|object| object.names() > 0) => {
+                Ok(FollowReply::Noted)
+            }
             Follow::What { ino } => {
                 let known = store.view().object(ino).and_then(known_of);
                 known.map_or_else(|| refused("there is no such file"), Ok)
@@ -218,7 +221,7 @@ impl Follower {
             }
         })?;
         switch.note = note_sum(note);
-        store.commit()?;
+        let committed = store.commit();
         store.following().came(last);
         self.bringer.look_anew();
         store.moved(lost.iter().map(|lost| lost.ino));
@@ -234,7 +237,7 @@ impl Follower {
             store.forget_attributes(*dir);
         }
         lost.into_iter().for_each(|lost| self.let_go(lost.ino));
-        Ok(())
+        committed
     }
 
     /// The segment of a file that was kept has the times of the file.

@@ -789,14 +789,14 @@ impl fuser::Filesystem for Adapter {
             begun.start();
             let mut take = |entry: Listed<'_>| answer::add_entry(&mut reply, &entry);
             let listed = attempt(fs, "readdir", || {
-                let whole = match listings.get(fh.0).filter(|_| offset > 0) {
+                let whole = match listings.get(fh.0, dir).filter(|_| offset > 0) {
                     Some(whole) => Some(whole),
                     None if offset > 0 => None,
-                    None => fs.whole(dir).transpose()?.map(Arc::new),
+                    None => fs.whole(dir)?.map(Arc::new),
                 };
                 let Some(whole) = whole else { return fs.readdir(dir, offset, take) };
                 if offset == 0 {
-                    listings.keep(fh.0, &whole);
+                    listings.keep(fh.0, dir, &whole);
                 }
                 whole.list(offset, &mut take);
                 Ok(())

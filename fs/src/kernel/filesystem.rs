@@ -511,9 +511,9 @@ impl Filesystem {
         }
     }
 
-    /// All that is in a directory whose names change together.
-    pub fn whole(&self, dir: Ino) -> Option<Result<Whole>> {
-        (self.store().is_followed() && self.is_of_tree(dir)).then(|| self.tree.whole(dir))
+    /// All that is in a directory whose names change together, if that is not too much.
+    pub fn whole(&self, dir: Ino) -> Result<Option<Whole>> {
+        if self.store().is_followed() && self.is_of_tree(dir) { self.tree.whole(dir) } else { Ok(None) }
     }
 
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.

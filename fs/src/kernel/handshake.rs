@@ -73,19 +73,27 @@ fn speaks_otherwise() -> io::Error {
 }
 
 /// Greets the kernel as [`Adapter`](super::adapter::Adapter) does, and serves nothing.
-struct Greeter(PassthroughMode);
+struct Greeter {
+    passthrough: PassthroughMode,
+    is_followed: bool,
+}
 
 impl Filesystem for Greeter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        greet(config, self.0, false).map(drop)
+        greet(config, self.passthrough, self.is_followed).map(drop)
     }
 }
 
 /// That a server of this program could go on with what another one of the pool of this number leaves: it can read that,
-/// and answers the kernel as that one did. Changes nothing.
-pub fn could_take_over(handover: impl Into<OwnedFd>, passthrough: PassthroughMode, uuid: &str) -> io::Result<()> {
+/// and answers the kernel as that one did, of a mount that follows its remote or not. Changes nothing.
+pub fn could_take_over(
+    handover: impl Into<OwnedFd>,
+    passthrough: PassthroughMode,
+    is_followed: bool,
+    uuid: &str,
+) -> io::Result<()> {
     let Some((greeting, told)) = handshake_of(handover.into(), uuid)? else { return Ok(()) };
-    let (_, answer) = answer(Greeter(passthrough), &greeting, (SessionACL::All, Config::default()))?;
+    let (_, answer) = answer(Greeter { passthrough, is_followed }, &greeting, (SessionACL::All, Config::default()))?;
     if answer == told { Ok(()) } else { Err(speaks_otherwise()) }
 }
 

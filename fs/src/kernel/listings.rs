@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tensorfs_layout::Ino;
 
 use crate::tree::Whole;
 
@@ -21,7 +22,8 @@ pub(super) struct Listings(Mutex<Open>);
 struct Open {
     opened: u64,
     bytes: usize,
-    listings: HashMap<u64, Option<Arc<Whole>>>,
+    /// Of which directory each is. After another server has begun a handle may be known twice.
+    listings: HashMap<u64, Option<(Ino, Arc<Whole>)>>,
 }
 
 impl Listings {
@@ -38,23 +40,24 @@ impl Listings {
     pub fn close(&self, handle: u64) {
         let mut open = self.0.lock();
         let closed = open.listings.remove(&handle).flatten();
-        open.bytes -= closed.map_or(0, |listing| listing.bytes());
+        open.bytes -= closed.map_or(0, |(_, listing)| listing.bytes());
     }
 
-    /// What he sees who goes on with a listing; none if that is not kept.
-    pub fn get(&self, handle: u64) -> Option<Arc<Whole>> {
-        self.0.lock().listings.get(&handle).cloned().flatten()
+    /// What he sees who goes on with a listing of a directory; none if that is not kept.
+    pub fn get(&self, handle: u64, dir: Ino) -> Option<Arc<Whole>> {
+        let (of, listing) = self.0.lock().listings.get(&handle).cloned().flatten()?;
+        (of == dir).then_some(listing)
     }
 
     /// Keeps what he sees who begins with one, unless it is too much.
-    pub fn keep(&self, handle: u64, listing: &Arc<Whole>) {
+    pub fn keep(&self, handle: u64, dir: Ino, listing: &Arc<Whole>) {
         let mut open = self.0.lock();
         let Some(kept) = open.listings.get_mut(&handle) else { return };
-        let before = kept.take().map_or(0, |listing| listing.bytes());
+        let before = kept.take().map_or(0, |(_, listing)| listing.bytes());
         let bytes = open.bytes - before + listing.bytes();
         let fits = bytes <= MOST;
         open.bytes = if fits { bytes } else { open.bytes - before };
-        open.listings.insert(handle, fits.then(|| listing.clone()));
+        open.listings.insert(handle, fits.then(|| (dir, listing.clone())));
     }
 }
 
@@ -62,22 +65,26 @@ impl Listings {
 mod tests {
     use super::*;
 
+    const A: Ino = Ino(7);
+
     /// Proves E30.
     #[test]
     fn what_is_kept_for_who_lists_has_a_bound() {
         let (listings, small) = (Listings::default(), Arc::new(Whole::of_names(&["a", "b"])));
         let large = Arc::new(Whole::of_names(&vec!["a name"; 1_000_000]));
         let (one, other) = (listings.open(), listings.open());
-        assert!(listings.get(one).is_none() && one != other);
-        listings.keep(one, &small);
-        listings.keep(other, &large);
-        assert!(listings.get(one).is_some() && listings.get(other).is_none());
-        listings.keep(one, &large);
-        assert!(listings.get(one).is_none());
-        listings.keep(other, &small);
+        assert!(listings.get(one, A).is_none() && one != other);
+        listings.keep(one, A, &small);
+        listings.keep(other, A, &large);
+        assert!(listings.get(one, A).is_some() && listings.get(other, A).is_none());
+        // A handle that a server before has given out is of another directory.
+        assert!(listings.get(one, Ino(8)).is_none());
+        listings.keep(one, A, &large);
+        assert!(listings.get(one, A).is_none());
+        listings.keep(other, A, &small);
         listings.close(one);
         listings.close(other);
-        listings.keep(other, &small);
-        assert!(listings.get(other).is_none() && listings.0.lock().bytes == 0);
+        listings.keep(other, A, &small);
+        assert!(listings.get(other, A).is_none() && listings.0.lock().bytes == 0);
     }
 }

@@ -10,6 +10,9 @@ use super::Tree;
 /// Names are taken from the view in lots of this size, so that a long listing does not keep changes waiting.
 const LOT: usize = 128;
 
+/// No more names are taken at one time.
+const WHOLE: usize = 1 << 16;
+
 /// The cookies of `.` and `..`; names have larger ones.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
@@ -43,15 +46,16 @@ impl Whole {
 }
 
 impl Tree {
-    /// Lists a directory as it is now.
-    pub fn whole(&self, dir: Ino) -> Result<Whole> {
+    /// Lists a directory as it is now, unless it has more names than are taken at one time.
+    pub fn whole(&self, dir: Ino) -> Result<Option<Whole>> {
         let parent = self.parent_of(dir)?;
         let view = self.store().view();
         let dots = [(DOT, &b"."[..], dir), (DOT_DOT, b"..", parent)];
         let dots = dots.map(|(at, name, ino)| (at, name.into(), ino, libc::S_IFDIR));
-        let names = view.entries_after(dir, DOT_DOT);
+        let names = view.entries_after(dir, DOT_DOT).take(WHOLE + 1);
         let names = names.filter_map(|(at, name, ino)| Some((at, name.into(), ino, view.object(ino)?.kind())));
-        Ok(Whole(dots.into_iter().chain(names).collect()))
+        let all: Vec<_> = dots.into_iter().chain(names).collect();
+        Ok((all.len() <= WHOLE + 2).then_some(Whole(all)))
     }
 
     /// Lists a directory from behind a cookie. `take` says whether it is full, and what it refused comes again.

@@ -86,7 +86,8 @@ pub enum Follow {
         /// No lot follows.
         last: bool,
     },
-    /// What is known of a file that was removed and that somebody has open.
+    /// What is known of a file that was removed and that somebody has open; of one that has a name, only that it is so
+    /// ([`FollowReply::Noted`]).
     What {
         /// The file.
         ino: Ino,

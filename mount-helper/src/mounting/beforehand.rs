@@ -38,6 +38,6 @@ pub fn could_open(request: &MountRequest) -> Result<String, Failure> {
 
 fn go_on(request: &MountRequest, handover: impl Into<OwnedFd>, uuid: &str) -> Result<(), Failure> {
     let passthrough = request.options.server.passthrough.unwrap_or(Options::default().passthrough);
-    tensorfs_fs::could_take_over(handover, passthrough, uuid)
+    tensorfs_fs::could_take_over(handover, passthrough, request.options.follow().is_some(), uuid)
         .map_err(|error| Failure::at(&request.pool, format!("cannot take over: {}", reason(&error))))
 }

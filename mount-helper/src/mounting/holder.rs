@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// After this time of waiting in silence, say what for. Mounting straight after unmounting is ordinary, and closing a
 /// pool mostly takes no time.
 const SILENCE: Duration = Duration::from_secs(2);
+/// How long to wait for the keeper of a server that has ended: it ends at once, unless its log is late.
+const BEHIND: Duration = Duration::from_millis(100);
 /// How long to watch a server that may go on for a long time.
 const A_MOMENT: Duration = Duration::from_millis(500);
 /// What is so if a server has ended and could not close the pool.
@@ -57,16 +59,12 @@ impl ServerProcess {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if self.has_closed(pool, left.unwrap_or(A_MOMENT).min(A_MOMENT))? {
+                // It has the pool's lock open for a moment longer, and the host cannot be unmounted before that.
+                self.keeper.as_ref().map_or(Ok(true), |keeper| keeper.wait(BEHIND)).at(pool)?;
                 if let Ok(Some(false)) = was_closed(pool) {
                     output::complain(format!("{}: {LEFT}", pool.display()));
                 }
-                // It has the pool's directory for a moment longer, and the host cannot be unmounted before that.
-                let patience = left.unwrap_or(PATIENCE).min(PATIENCE);
-                let is_over = self.keeper.as_ref().map_or(Ok(true), |keeper| keeper.wait(patience)).at(pool)?;
-                if !is_over {
-                    output::complain(format!("{}: closed, but the keeper of process {pid} goes on", pool.display()));
-                }
-                return Ok(is_over);
+                return Ok(true);
             }
             if let Some(why) = elsewhere::holders(mount) {
                 output::complain(format!("{}: unmounted here, but process {pid} goes on: {why}", pool.display()));

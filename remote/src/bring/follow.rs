@@ -168,6 +168,7 @@ impl Following {
                 if let (Some(content), _) = find() {
                     return Ok(content);
                 }
+                drop(reading);
                 let content = self.of_those_before(repository, &follows, job.ino);
                 let content = content.map_err(|error| Why::for_now(error.to_string()))?;
                 let none = || Why::of_file("no tree of its remote that is kept has such a file", true);
@@ -185,7 +186,12 @@ impl Following {
     /// were here before, as its size, time and seals tell. What two different files could be is none.
     fn of_those_before(&self, repository: &Repository, follows: &Follows, ino: Ino) -> Result<Option<Content>> {
         let known = self.mount.asked(|at| follow(at, &Follow::What { ino }));
-        let Ok(FollowReply::Is { size, seals, mtime }) = known else { return Ok(None) };
+        let (size, seals, mtime) = match known {
+            Ok(FollowReply::Is { size, seals, mtime }) => (size, seals, mtime),
+            // It was gone over to, and that is not durable yet.
+            Ok(FollowReply::Noted) => return Err(Error::NotYet("its place in the remote is not known yet".into())),
+            _ => return Ok(None),
+        };
         for number in &follows.before {
             let tree = match repository.tree_at(Some(*number)) {
                 Err(Error::Damaged { .. }) => break,
