@@ -19,9 +19,8 @@ const HEADING: &str = "## Writers, and what is seen of their files";
 const WAYS: [&str; 5] = ["once", "appended", "live", "killed", "sharded"];
 const NONE: &str = "-";
 /// What is not in the environments of the others.
-const TRAINERS: [&str; 8] = [
+const TRAINERS: [&str; 7] = [
     "torch.export.save",
-    "SummaryWriter",
     "Keras",
     "Keras, weights",
     "Trainer",

@@ -512,15 +512,6 @@ class Exported(Writer):
         torch.export.save(torch.export.export(Program(), (torch.ones(ROWS),)), self.path)
 
 
-class Summary(TensorBoard):
-    """torch's own SummaryWriter."""
-
-    def _writer(self):
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(self.directory, flush_secs=1)
-
-
 class Keras(Writer):
     """A model, with torch as its backend."""
 
@@ -670,7 +661,6 @@ WRITERS = {
     "fully_shard, two ranks": FullyShard,
     "FSDP, two ranks": Fsdp,
     "torch.export.save": Exported,
-    "SummaryWriter": Summary,
     "Keras": Keras,
     "Keras, weights": KerasWeights,
     "Trainer": Trainer,
