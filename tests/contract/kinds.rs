@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -100,7 +100,7 @@ fn holds(path: &Path, text: &str) -> bool {
     fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
 }
 
-const CASES: [Case; 36] = [
+const CASES: [Case; 37] = [
     recorded("mkdir", 9, nothing, |dir| fs::create_dir(dir.join("d")), |dir| dir.join("d").is_dir()),
     recorded(
         "rmdir",
@@ -115,6 +115,26 @@ const CASES: [Case; 36] = [
         nothing,
         |dir| OpenOptions::new().write(true).create_new(true).open(dir.join("a"))?.write_all(b"new"),
         |dir| holds(&dir.join("a"), "new"),
+    ),
+    recorded(
+        "create with set-user-ID",
+        35,
+        |dir| fs::set_permissions(dir, PermissionsExt::from_mode(0o777)),
+        |dir| {
+            let dir = File::open(dir)?;
+            // SAFETY: takes an integer, and changes this thread alone, which ends after this.
+            unsafe { libc::setfsuid(1000) };
+            let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+            // SAFETY: an open directory and a path that ends with NUL.
+            let made = unsafe { libc::openat(dir.as_raw_fd(), c"s".as_ptr(), flags, 0o4755) };
+            if made < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: it was opened just now, and nobody else has it.
+            drop(unsafe { OwnedFd::from_raw_fd(made) });
+            Ok(())
+        },
+        |dir| asked_anew(&dir.join("s")).is_ok_and(|stat| stat.stx_mode & 0o7777 == 0o4755),
     ),
     recorded(
         "mknod",
@@ -246,7 +266,7 @@ const CASES: [Case; 36] = [
         done: |dir| holds(&dir.join("a"), "first one one"),
     },
     seen("lookup", 1, |dir| is(fs::symlink_metadata(dir.join("none")).is_err(), "a name that nobody made")),
-    seen("getattr", 3, |dir| is(asked_anew(&dir.join("a"))? == 5, "another size")),
+    seen("getattr", 3, |dir| is(asked_anew(&dir.join("a"))?.stx_size == 5, "another size")),
     Case {
         prepare: |dir| std::os::unix::fs::symlink("to", dir.join("l")),
         ..seen("readlink", 5, |dir| is(fs::read_link(dir.join("l"))? == Path::new("to"), "another target"))
@@ -295,14 +315,14 @@ const CASES: [Case; 36] = [
     },
 ];
 
-/// The size of a file as the server says it, not the kernel.
-fn asked_anew(path: &Path) -> io::Result<u64> {
+/// Size and mode of a file as the server says it, not the kernel.
+fn asked_anew(path: &Path) -> io::Result<libc::statx> {
     // SAFETY: any bytes are a valid one.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    let (path, flags) = (c_path(path), libc::AT_STATX_FORCE_SYNC);
+    let (path, flags, asked) = (c_path(path), libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE | libc::STATX_MODE);
     // SAFETY: a path that ends with NUL, and a structure to fill.
-    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_SIZE, &mut stat) };
-    if done == 0 { Ok(stat.stx_size) } else { Err(io::Error::last_os_error()) }
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, asked, &mut stat) };
+    if done == 0 { Ok(stat) } else { Err(io::Error::last_os_error()) }
 }
 
 fn both_are_listed(dir: &Path) -> io::Result<()> {

@@ -16,7 +16,7 @@ mod disk;
 pub mod fuzz;
 mod hang;
 mod host_calls;
-mod killing;
+pub mod killing;
 pub mod model;
 mod mount;
 mod mounted;

@@ -45,6 +45,8 @@ pub struct Setup {
     pool: Option<PathBuf>,
     descriptors: Option<u64>,
     host_calls: Option<HostCalls>,
+    /// How often servers are killed, on average, under a keeper.
+    kills: Option<Duration>,
 }
 
 /// How a [`Mount`] was started; returned by [`Mount::try_mount`].
@@ -76,6 +78,7 @@ impl Setup {
             pool: None,
             descriptors: None,
             host_calls: None,
+            kills: killing::wanted(),
         }
     }
 
@@ -106,6 +109,12 @@ impl Setup {
     /// Starts servers whose calls of the host can be delayed and made to fail. Rules are about files of the pool.
     pub fn host_calls(mut self, calls: &HostCalls) -> Setup {
         self.host_calls = Some(calls.clone());
+        self
+    }
+
+    /// Mounts have a keeper, and their servers are killed, each after so long on average.
+    pub fn kills(mut self, average: Duration) -> Setup {
+        self.kills = Some(average);
         self
     }
 
@@ -151,7 +160,8 @@ impl Setup {
         std::fs::create_dir(&path).unwrap();
         hang::note_mount(&path);
         std::fs::create_dir(base.path().join("host")).unwrap();
-        let mut mount = Mount { base: Some(base), pool, path, pid: None, keeper: None, killing: None, setup: self };
+        let mut mount =
+            Mount { base: Some(base), pool, path, pid: None, keeper: None, killing: None, killed: 0, setup: self };
         if !plain() {
             if !mount.pool.exists() {
                 let mut create = mount.program();
@@ -178,6 +188,8 @@ pub struct Mount {
     keeper: Option<i32>,
     /// Who kills the server, if all are to be killed.
     killing: Option<Killing>,
+    /// How many were killed so.
+    killed: u64,
     setup: Setup,
 }
 
@@ -210,6 +222,16 @@ impl Mount {
     /// The server's process id, while it runs.
     pub fn pid(&self) -> Option<i32> {
         self.pid
+    }
+
+    /// How many servers were killed because of [`Setup::kills`], until the last unmounting.
+    pub fn killed(&self) -> u64 {
+        self.killed
+    }
+
+    /// True if somebody keeps watch over the server.
+    pub fn is_watched(&self) -> bool {
+        self.keeper.is_some()
     }
 
     /// Whether this is an ordinary directory (`TENSORFS_TEST_PLAIN`).
@@ -265,13 +287,15 @@ impl Mount {
             self.log()
         );
         self.adopt();
-        self.killing = killing::wanted().map(|average| Killing::begin(&self.pool, &self.path, average));
+        self.killing = self.setup.kills.map(|average| Killing::begin(&self.pool, &self.path, average));
     }
 
     /// From now on it has the server that it has.
     fn end_killing(&mut self) {
         if let Some(killing) = self.killing.take() {
-            println!("{}: {} servers were killed", self.setup.name, killing.end());
+            let killed = killing.end();
+            self.killed += killed;
+            println!("{}: {killed} servers were killed", self.setup.name);
             let holder = tensorfs_layout::pool::holder(&self.pool).ok().flatten();
             self.pid = holder.map(|holder| holder.pid as i32).filter(|pid| *pid != 0).or(self.pid);
         }
@@ -311,7 +335,7 @@ impl Mount {
         if let Some(options) = std::env::var_os("TENSORFS_TEST_OPTIONS") {
             command.arg("-o").arg(options);
         }
-        if killing::wanted().is_some() {
+        if self.setup.kills.is_some() {
             command.args(["-o", "keeper"]);
         }
         command.args(&self.setup.mount);

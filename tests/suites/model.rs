@@ -16,6 +16,11 @@
 //! with files open that are closed before the pool is mounted again, or after. Then everything that is there is
 //! compared. In the end the pool is unmounted, `tensorfs check` must find nothing, and the server's log no error.
 //!
+//! `lockstep_under_kills` is the same on a mount with a keeper whose server is killed at any moment, in the midst of
+//! steps, and followed by another one: nobody may notice. Only what a server does not leave to the next one (K6 in
+//! docs/SEMANTICS.md) is closed by the actors once it has lost its name. What it finds may hang on the moment, and then
+//! it cannot be made smaller.
+//!
 //! A failure is made smaller (delta debugging) with the actor alone, and printed with the command that plays it again.
 //!
 //! # `shared_names`
@@ -29,8 +34,8 @@
 //! path may find an object first and act on it later, and a link count changes before the name does, while the call
 //! that changes both is under way, as on every Linux filesystem. In some bursts the server is killed; what was in
 //! flight then may have happened or not, everything else must be there. The same bursts run on ext4, which holds the
-//! checker to account. A failure of this kind depends on chance and cannot be made smaller; the whole history is
-//! printed.
+//! checker to account. `shared_names_under_kills` has a keeper, the server is killed in every third burst, and no call
+//! may be cut short. A failure of this kind depends on chance and cannot be made smaller; the whole history is printed.
 //!
 //! # What is not compared
 //!
@@ -45,13 +50,17 @@
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `TENSORFS_MODEL_SEED` | the first seed; it also chooses the durability mode: `fsync`, `close` or `write` | 1 |
-//! | `TENSORFS_MODEL_SEEDS` | how many seeds | 3 (`shared_names`: 1) |
-//! | `TENSORFS_MODEL_STEPS` | steps of each actor | 300 |
+//! | `TENSORFS_MODEL_SEEDS` | how many seeds | 3 (the others: 1) |
+//! | `TENSORFS_MODEL_STEPS` | steps of each actor | 300 (`lockstep_under_kills`: 1000) |
 //! | `TENSORFS_MODEL_BURSTS` | bursts of each seed | 50 |
 //! | `TENSORFS_MODEL_PROCESSES`, `TENSORFS_MODEL_THREADS` | processes, and actors in each | 2, 2 |
+//! | `TENSORFS_MODEL_KILLS` | milliseconds, on average, after which `lockstep_under_kills` kills the server | 60 |
 //! | `TENSORFS_MODEL_SHRINK` | how often a failing list is tried to make it smaller | 300 |
 //! | `TENSORFS_MODEL_ONLY` | `ACTOR:ITEM,...`: plays these alone; a failure prints it | |
 
+use std::time::Duration;
+
+use tensorfs_tests::killing;
 use tensorfs_tests::model::generate;
 use tensorfs_tests::model::history::{Verdict, explain};
 use tensorfs_tests::model::play::{self, Item, Plan, play};
@@ -60,7 +69,7 @@ use tensorfs_tests::model::shrink::shrink;
 use tensorfs_tests::random::Random;
 use tensorfs_tests::{Child, Mount, Passthrough, Setup, is_root, on_mounts, start};
 
-on_mounts!(lockstep, shared_names);
+on_mounts!(lockstep, lockstep_under_kills, shared_names, shared_names_under_kills);
 
 /// Steps between two events.
 const ROUND: usize = 50;
@@ -91,52 +100,71 @@ fn processes() -> Vec<Vec<u64>> {
 // --- lockstep ------------------------------------------------------------------------------------
 
 fn lockstep(setup: Setup) {
+    in_lockstep(setup, killing::wanted(), 3, 300);
+}
+
+/// Nobody notices, whatever he does.
+///
+/// Proves K1, K3.
+fn lockstep_under_kills(setup: Setup) {
+    let average = number("TENSORFS_MODEL_KILLS", 60);
+    in_lockstep(setup, Some(Duration::from_millis(average)), 1, 1000);
+}
+
+fn in_lockstep(setup: Setup, kills: Option<Duration>, default_seeds: u64, default_steps: u64) {
     if !is_root() {
         return setup.skip("only root can act as several users");
     }
-    let count = number("TENSORFS_MODEL_STEPS", 300) as usize;
+    let count = number("TENSORFS_MODEL_STEPS", default_steps) as usize;
     let only = std::env::var("TENSORFS_MODEL_ONLY").ok();
-    for seed in seeds(3) {
+    let mut all_killed = 0;
+    for seed in seeds(default_seeds) {
         let mut plan = Plan {
             passthrough: setup.passthrough(),
             durability: durability(seed),
             seed,
             count,
             processes: processes(),
+            kills,
         };
-        let mut items = items(seed, count);
+        let mut items = items(seed, count, kills.is_some());
         if let Some(only) = &only {
             let (actor, list) = only.split_once(':').expect("ACTOR:ITEM,...");
             plan.processes = vec![vec![actor.parse().expect("the actor's number")]];
             items = list.split(',').map(|item| Item::parse(item).unwrap_or_else(|| panic!("item: {item:?}"))).collect();
         }
         match play(&plan, &items) {
-            Ok([done, failed, skipped]) => eprintln!(
-                "{:?}, durability {}, seed {seed}: {done} operations done, {failed} failed as on ext4, {skipped} had \
-                 nothing to work on, {} events",
-                plan.passthrough,
-                plan.durability,
-                items.iter().filter(|item| matches!(item, Item::Event(_))).count()
-            ),
+            Ok(([done, failed, skipped], killed)) => {
+                all_killed += killed;
+                eprintln!(
+                    "{:?}, durability {}, seed {seed}: {done} operations done, {failed} failed as on ext4, {skipped} \
+                     had nothing to work on, {} events, {killed} servers killed",
+                    plan.passthrough,
+                    plan.durability,
+                    items.iter().filter(|item| matches!(item, Item::Event(_))).count()
+                );
+            }
             Err(text) => report(&plan, &items, &text),
         }
     }
+    assert!(kills.is_none() || all_killed > 0 || setup.mount_is_plain(), "no server was killed");
 }
 
-/// Steps, with an event after each round.
-fn items(seed: u64, count: usize) -> Vec<Item> {
+/// Steps, with an event after each round. Where servers are killed at any moment, no event kills one.
+fn items(seed: u64, count: usize, under_kills: bool) -> Vec<Item> {
     let mut random = Random::of(&[seed, u64::MAX]);
     let mut items = Vec::new();
     for step in 0..count {
         items.push(Item::Step(step));
         if (step + 1) % ROUND == 0 {
+            let killed = u64::from(!under_kills);
             let event = *random.weighted(&[
                 (3, play::Event::Compare),
                 (1, play::Event::Sync),
                 (2, play::Event::Remount),
-                (1, play::Event::KillClosed),
-                (1, play::Event::KillOpen),
-                (1, play::Event::KillHeld),
+                (killed, play::Event::KillClosed),
+                (killed, play::Event::KillOpen),
+                (killed, play::Event::KillHeld),
             ]);
             items.push(Item::Event(event));
         }
@@ -175,7 +203,7 @@ fn report(plan: &Plan, items: &[Item], failure: &str) -> ! {
     panic!(
         "{last}\n\n{} of {} are enough (durability {}):\n{}\n\nagain:\n  TENSORFS_MODEL_SEED={} TENSORFS_MODEL_SEEDS=1 \
          TENSORFS_MODEL_STEPS={} \\\n  TENSORFS_MODEL_ONLY={actor}:{} \\\n  cargo test -p tensorfs-tests --test suites \
-         model::lockstep::passthrough_{} -- --nocapture\n",
+         model::{}::passthrough_{} -- --nocapture\n",
         smallest.len(),
         items.len(),
         plan.durability,
@@ -183,6 +211,7 @@ fn report(plan: &Plan, items: &[Item], failure: &str) -> ! {
         plan.seed,
         plan.count,
         only.join(","),
+        if plan.kills.is_some() { "lockstep_under_kills" } else { "lockstep" },
         if plan.passthrough == Passthrough::On { "on" } else { "off" }
     );
 }
@@ -201,6 +230,17 @@ struct Counts {
 }
 
 fn shared_names(setup: Setup) {
+    on_shared_names(setup);
+}
+
+/// Each call returns what it would have, and has done once what it did.
+///
+/// Proves K1, K3.
+fn shared_names_under_kills(setup: Setup) {
+    on_shared_names(setup.mount_with(["-o", "keeper"]));
+}
+
+fn on_shared_names(setup: Setup) {
     for seed in seeds(1) {
         let mut mount = setup.clone().mount_with(["--durability", durability(seed)]).mount();
         let mut workers: Vec<Child> = processes()
@@ -214,7 +254,8 @@ fn shared_names(setup: Setup) {
         let mut counts = Counts::default();
         for burst in 0..number("TENSORFS_MODEL_BURSTS", 50) {
             run_burst(&mut workers, seed, burst, &mut mount, On::Ext4, &mut counts);
-            let kill = (burst % 10 == 9 && !mount.is_plain()).then(|| random.below(600_000));
+            let kills = burst % if mount.is_watched() { 3 } else { 10 } == 1 && !mount.is_plain();
+            let kill = kills.then(|| random.below(600_000));
             run_burst(&mut workers, seed, burst, &mut mount, On::Tensorfs { kill }, &mut counts);
             counts.kills += u64::from(kill.is_some());
             counts.bursts += 1;
@@ -246,7 +287,10 @@ fn run_burst(workers: &mut [Child], seed: u64, burst: u64, mount: &mut Mount, on
         while shared::now() < begin + delay {
             std::hint::spin_loop();
         }
-        mount.kill9();
+        match mount.is_watched() {
+            true => mount.kill_server(),
+            false => mount.kill9(),
+        }
     }
     let answers: Vec<String> = workers.iter_mut().map(Child::answer).collect();
     let words: Vec<&str> = answers.iter().map(|answer| answer.strip_prefix("ok").expect("ok")).collect();
@@ -255,8 +299,13 @@ fn run_burst(workers: &mut [Child], seed: u64, burst: u64, mount: &mut Mount, on
         (event.from, event.to) = (event.from.saturating_sub(begin), event.to.saturating_sub(begin));
     }
     events.sort_by_key(|event| event.from);
-    if let On::Tensorfs { kill: Some(_) } = on {
-        mount.mount();
+    match on {
+        On::Tensorfs { kill: Some(_) } if !mount.is_watched() => mount.mount(),
+        On::Tensorfs { .. } if mount.is_watched() => {
+            let unknown = events.iter().find(|event| event.answer == Answer::Unknown);
+            assert!(unknown.is_none(), "seed {seed}, burst {burst}: {}", unknown.unwrap());
+        }
+        _ => {}
     }
     let found = shared::read_final(&path);
     let verdict = match &found {

@@ -71,6 +71,15 @@ impl Handle {
     }
 }
 
+/// Where a file comes from that is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It was there.
+    Existed,
+    /// What opens it has made it.
+    Made,
+}
+
 /// How an open is answered.
 pub(crate) struct OpenReply {
     pub handle: u64,
@@ -96,9 +105,18 @@ impl Files {
 
     /// Opens an existing file.
     pub fn open(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        self.open_as(Origin::Existed, caller, ino, flags)
+    }
+
+    /// Opens a file for the request that has made it, before the server died that was asked.
+    pub fn open_made(&self, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
+        self.open_as(Origin::Made, caller, ino, flags)
+    }
+
+    fn open_as(&self, origin: Origin, caller: Caller, ino: Ino, flags: i32) -> Result<OpenReply> {
         let node = self.node(ino);
         let mut file = self.lock(&node);
-        let result = Opening::of(&mut file).open(caller, flags);
+        let result = Opening::of(&mut file).open(origin, caller, flags);
         if result.is_err() {
             file.settle(caller.unique);
         }
@@ -259,7 +277,7 @@ impl Store {
 }
 
 impl Locked<'_> {
-    fn open(&mut self, caller: Caller, flags: i32) -> Result<OpenReply> {
+    fn open(&mut self, origin: Origin, caller: Caller, flags: i32) -> Result<OpenReply> {
         let store = self.files.store();
         let access = Access::of(flags);
         let empties = flags & libc::O_TRUNC != 0;
@@ -289,13 +307,14 @@ impl Locked<'_> {
         if !empties && !self.is_away() {
             self.check_whole()?;
         }
-        if writes {
+        // What is new keeps the mode that it was made with.
+        if writes && origin == Origin::Existed {
             self.files.drop_privileges(caller, self.ino())?;
         }
         if empties {
             self.truncate_at_open(caller, segment, access)?;
         }
-        self.finish_open(caller, flags, empties, share)
+        self.finish_open(caller, flags, empties || origin == Origin::Made, share)
     }
 
     /// Who moves the bytes of an open file.

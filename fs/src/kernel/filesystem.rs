@@ -380,7 +380,7 @@ impl Filesystem {
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
             let opened = match self.files.opened_before(caller) {
                 Some(opened) => opened,
-                None => self.files.open(caller, made.ino, flags)?,
+                None => self.files.open_made(caller, made.ino, flags)?,
             };
             return Ok((made, opened));
         }

@@ -86,9 +86,20 @@ pub fn carrier(pool: &Path, place: Place) -> tensorfs_remote::Result<Carrier> {
 /// As above, with another note.
 pub fn carrier_with(pool: &Path, place: Place, with: impl FnOnce(Note) -> Note) -> tensorfs_remote::Result<Carrier> {
     let uuid = Committed::read(pool)?.superblock().uuid_text();
-    let carrying = Carrying::take(pool)?.expect("no other carrier");
+    let carrying = wait_for_turn(pool)?;
     let note = Note::of(pool, &uuid)?.unwrap_or_else(|| Note { pool: uuid, ..Note::default() });
     Carrier::with(pool, carrying, with(note), place, Duration::ZERO)
+}
+
+/// A child that another test is just starting shares the lock of a carrier that is gone, until it executes its program.
+fn wait_for_turn(pool: &Path) -> tensorfs_remote::Result<Carrying> {
+    for _ in 0..1000 {
+        if let Some(carrying) = Carrying::take(pool)? {
+            return Ok(carrying);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("another carrier of {}", pool.display());
 }
 
 pub struct Editor<'a> {

@@ -1,7 +1,7 @@
 //! Actors of the model-based test, each a thread of this process. See `tests/suites/model.rs`.
 //!
-//! `tensorfs-test-actors lockstep SEED COUNT OURS THEIRS ACTOR...` answers each line of its input with a line, `ok ...`
-//! or `failed ...`, once all actors have done it:
+//! `tensorfs-test-actors lockstep SEED COUNT OURS THEIRS KILLS ACTOR...` answers each line of its input with a line,
+//! `ok ...` or `failed ...`, once all actors have done it. KILLS is `true` where servers are killed meanwhile:
 //!
 //! ```text
 //! run STEP,...   does these steps
@@ -25,9 +25,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["lockstep", seed, count, ours, theirs, ref actors @ ..] => {
+        ["lockstep", seed, count, ours, theirs, kills, ref actors @ ..] => {
             let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("number: {text:?}"));
             let (ours, theirs) = (PathBuf::from(ours), PathBuf::from(theirs));
+            let under_kills = kills == "true";
             let threads = actors.iter().map(|actor| {
                 let (tell, orders) = channel();
                 let (report, answers) = channel();
@@ -35,7 +36,7 @@ fn main() {
                 let (seed, actor, count) = (number(seed), number(actor), number(count) as usize);
                 std::thread::spawn(move || {
                     own_working_directory();
-                    serve(Actor::new(seed, actor, count, &ours, &theirs), &orders, &report);
+                    serve(Actor::new(seed, actor, count, &ours, &theirs, under_kills), &orders, &report);
                 });
                 (tell, answers)
             });

@@ -4,6 +4,7 @@ use super::generate;
 use super::op::{At, Op, Outcome, Step, agree, difference};
 use super::reference::Reference;
 use super::system::{FileTimes, System};
+use super::users::User;
 use nix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +16,8 @@ pub struct Actor {
     ours: System,
     theirs: System,
     reference: Reference,
+    /// Servers are killed meanwhile, and followed by others.
+    under_kills: bool,
     /// Steps that were done, and the failed and the skipped among them.
     pub counts: Counts,
 }
@@ -32,13 +35,16 @@ type Times = Vec<Option<FileTimes>>;
 
 impl Actor {
     /// One whose steps follow from the seed and its number.
-    pub fn new(seed: u64, number: u64, count: usize, ours: &Path, theirs: &Path) -> Actor {
+    ///
+    /// Where servers are killed meanwhile, it holds nothing that they do not leave to each other.
+    pub fn new(seed: u64, number: u64, count: usize, ours: &Path, theirs: &Path, under_kills: bool) -> Actor {
         let name = format!("actor{number}");
         Actor {
             steps: generate::steps(seed, number, count),
             ours: System::new(&ours.join(&name), false),
             theirs: System::new(&theirs.join(&name), true),
             reference: Reference::new(),
+            under_kills,
             counts: Counts::default(),
             name,
         }
@@ -81,7 +87,20 @@ impl Actor {
                 return Err(said(format!("times that it moved\ntensorfs: {ours}\next4:     {theirs}")));
             }
         }
+        if self.under_kills {
+            self.let_go();
+        }
         Ok(())
+    }
+
+    /// Closes what a server does not leave to the next one (K6): on both sides, by what ext4 says.
+    fn let_go(&mut self) {
+        for slot in self.theirs.outlived_by_servers() {
+            let close = Step { user: User::Root, watched: false, op: Op::Close { slot } };
+            let outcome = self.theirs.apply(&close);
+            self.ours.apply(&close);
+            self.reference.apply(&close, Some(&outcome));
+        }
     }
 
     fn times(&self, paths: &[At], op: &Op) -> Times {

@@ -4,6 +4,7 @@ use crate::children::{Child, start};
 use crate::mount::{Mount, Passthrough, Setup};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// What happens to the mount between steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,19 +69,25 @@ pub struct Plan {
     pub count: usize,
     /// The actors of each process, one thread each.
     pub processes: Vec<Vec<u64>>,
+    /// The server is killed at any moment, so often on average, and followed by another one.
+    pub kills: Option<Duration>,
 }
 
 /// Steps that were done, that failed on both sides, and that were skipped.
 pub type Totals = [u64; 3];
 
-/// Plays it. Returns how tensorfs differed from ext4, if it did.
-pub fn play(plan: &Plan, items: &[Item]) -> Result<Totals, String> {
+/// Plays it. Returns how tensorfs differed from ext4, if it did; otherwise also how many servers were killed by
+/// [`Plan::kills`].
+pub fn play(plan: &Plan, items: &[Item]) -> Result<(Totals, u64), String> {
     let played = catch_unwind(AssertUnwindSafe(|| {
-        let setup = Setup::new("model", plan.passthrough).mount_with(["--durability", plan.durability]);
+        let mut setup = Setup::new("model", plan.passthrough).mount_with(["--durability", plan.durability]);
+        if let Some(average) = plan.kills {
+            setup = setup.kills(average);
+        }
         let mut mount = setup.mount();
         let totals = Stage::new(plan, &mut mount).play(items)?;
         check(&mut mount)?;
-        Ok(totals)
+        Ok((totals, mount.killed()))
     }));
     played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -122,6 +129,7 @@ impl<'a> Stage<'a> {
         let processes = plan.processes.iter().map(|actors| {
             let mut arguments = vec!["lockstep".to_owned(), plan.seed.to_string(), plan.count.to_string()];
             arguments.extend([mount.path().display().to_string(), mount.host().display().to_string()]);
+            arguments.push(plan.kills.is_some().to_string());
             arguments.extend(actors.iter().map(u64::to_string));
             start("tensorfs-test-actors", arguments)
         });

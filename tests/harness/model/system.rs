@@ -97,6 +97,18 @@ impl System {
         unistd::chdir("/").unwrap();
     }
 
+    /// Slots of what is there only as long as its server is: it has no name any more, and no file is open of it.
+    pub fn outlived_by_servers(&self) -> Vec<usize> {
+        let of = |fd: &OwnedFd| {
+            let stat = stat::fstat(fd).ok()?;
+            let flags = fcntl::fcntl(fd, fcntl::FcntlArg::F_GETFL).ok()?;
+            let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG && flags & libc::O_PATH == 0;
+            Some(stat.st_nlink == 0 && !is_file)
+        };
+        let slots = self.slots.iter().enumerate();
+        slots.filter(|(_, fd)| fd.as_ref().and_then(of).unwrap_or(false)).map(|(slot, _)| slot).collect()
+    }
+
     /// Takes all mappings down.
     pub fn unmap(&mut self) {
         self.maps = Default::default();
