@@ -186,8 +186,8 @@ fn a_program_that_cannot_go_on_is_refused_beforehand(setup: Setup) {
         assert_eq!((&now["pid"], &now["keeper"]["takeovers"]), (&before["pid"], &0.into()), "{now}");
         open.write_all_at(b"text", 0).unwrap();
     };
-    let stranger = changed(&mount, "stranger", "tensorfs handover 1", "tensorfs handover 0");
-    refused(Some(&stranger), "leaves is \"tensorfs handover 1\", and this program reads \"tensorfs handover 0\"");
+    let stranger = changed(&mount, "stranger", "tensorfs handover ", "tensorfs stranger ");
+    refused(Some(&stranger), "leaves is \"tensorfs handover 1\", and this program reads \"tensorfs stranger 1\"");
     let left = left(&mount);
     let mut head = vec![0; 4096];
     left.read_exact_at(&mut head, 0).unwrap();
@@ -205,9 +205,14 @@ fn a_program_that_cannot_go_on_is_refused_beforehand(setup: Setup) {
     mount.kill_keeper();
     wait_until("word of the death", || mount.info()["keeper"]["pid"].is_null());
     let server = mount.info()["pid"].clone();
+    // Who mounts it once more hears of that, too.
+    let again = mount.try_mount().0;
+    let said_again = said(&again);
+    assert!(!again.status.success() && said_again.contains("nobody keeps watch over the server"), "{said_again}");
+    assert_eq!(said_again.lines().count(), 1, "{said_again}");
     let done = std::process::Command::new(&stranger).arg("upgrade").arg(mount.path()).output().unwrap();
     if is_root() {
-        assert!(said(&done).contains("this program reads \"tensorfs handover 0\""), "{}", said(&done));
+        assert!(said(&done).contains("this program reads \"tensorfs stranger 1\""), "{}", said(&done));
         assert_eq!(mount.info()["pid"], server);
     }
     let done = mount.program().arg("upgrade").arg(mount.path()).arg("--log").arg(mount.log_path()).output().unwrap();
@@ -347,7 +352,7 @@ fn only_whoever_mounted_upgrades(setup: Setup) {
         return;
     }
     let before = mount.info();
-    let program = changed(&mount, "program", "tensorfs handover 1", "tensorfs handover 1");
+    let program = changed(&mount, "program", "tensorfs handover ", "tensorfs handover ");
     let keeper = before["keeper"]["pid"].as_i64().unwrap();
     let stranger = thread::spawn({
         let program = File::open(&program).unwrap();
@@ -401,7 +406,7 @@ fn root_with_less_than_the_keeper_has_is_not_heard(setup: Setup) {
         return;
     }
     let before = mount.info();
-    let program = changed(&mount, "program", "tensorfs handover 1", "tensorfs handover 1");
+    let program = changed(&mount, "program", "tensorfs handover ", "tensorfs handover ");
     let keeper = before["keeper"]["pid"].to_string();
     let status = fs::read_to_string(format!("/proc/{keeper}/status")).unwrap();
     let has_capabilities = status.lines().any(|line| line.starts_with("CapPrm:") && line.contains(['f', '1']));

@@ -11,6 +11,7 @@ use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::caller::{Caller, Ending};
+use crate::clock;
 use crate::error::{Fault, Result};
 use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
@@ -130,8 +131,7 @@ impl Files {
         caller: Caller,
         (dir, name): (Ino, &[u8]),
         flags: i32,
-        now: Timestamp,
-        describe: impl Fn(&Edit<'_>, Ino, SegmentId) -> Result<Transaction>,
+        describe: impl Fn(&Edit<'_>, Ino, SegmentId, Timestamp) -> Result<Transaction>,
     ) -> Result<(Stat, OpenReply)> {
         let store = self.store();
         let share = self.share(caller, flags)?;
@@ -140,6 +140,8 @@ impl Files {
         }
         let counts_for = store.project_of(dir);
         let new_segment = self.new_segment(store.place(dir, name), counts_for, None)?;
+        // No earlier than what the host says of it: whoever takes over would take it for changed.
+        let now = clock::coarse();
         let segment = new_segment.segment;
         let ino = Ino(store.pool().edit().next_id());
         store.saw(dir, name, ino);
@@ -149,7 +151,7 @@ impl Files {
         let result = self.make_room_to_sync().and_then(|()| {
             file.watch(self.begin_first_write(&new_segment), false);
             self.edit(|edit| {
-                let tx = describe(edit, ino, segment)?;
+                let tx = describe(edit, ino, segment, now)?;
                 edit.store(tx)?;
                 Ok(edit.object(dir).map_or(0, project))
             })

@@ -61,7 +61,10 @@ pub(super) fn change_time(recorded: &Attributes, host: &HostStat, seen: Option<S
     match seen {
         // The host's clock for files runs a tick behind the one for records, or more, and a change moves the time.
         Some(seen) if seen.ctime != host.ctime => recorded.ctime.next().max(host.ctime),
-        Some(_) if host.mtime == recorded.mtime => recorded.ctime,
+        // What else moved the segment's change time was the server, as when it sets times.
+        _ if host.mtime == recorded.mtime => recorded.ctime,
+        // The server that had seen it is gone. A new segment may be a tick older than its file.
+        None if host.mtime > recorded.mtime => recorded.ctime.next().max(host.ctime),
         _ => recorded.ctime.max(host.ctime),
     }
 }
@@ -94,5 +97,8 @@ mod tests {
         assert_eq!(change_time(&recorded, &host(at(95), at(95)), seen(at(10))), at(95));
         assert_eq!(change_time(&recorded, &host(at(10), at(10)), seen(at(10))), at(90));
         assert_eq!(change_time(&recorded, &host(at(50), at(10)), None), at(90));
+        assert_eq!(change_time(&recorded, &host(at(95), at(10)), None), at(90));
+        assert_eq!(change_time(&recorded, &host(at(50), at(50)), None), at(91));
+        assert_eq!(change_time(&recorded, &host(at(9), at(9)), None), at(90));
     }
 }

@@ -48,8 +48,13 @@ pub use left::{KEEPER_DIED, STARTED_AGAIN, TOLD_TO_LEAVE, UPGRADE, has_left};
 
 pub(crate) use entry::{Entry, Slip, long, short};
 
-/// What the file says of itself.
-const FORMAT: &str = "tensorfs handover 1";
+/// What the file says of itself, with its version behind it.
+const FORMAT: &str = "tensorfs handover ";
+/// Versions that this program reads. A mount goes on with the one that it began with, whoever serves it: so it can also
+/// go back to an older program.
+const OLDEST: u32 = 1;
+/// The version that a mount begins with.
+const NEWEST: u32 = 1;
 /// The head takes so many bytes at most.
 const HEAD: u64 = 4096;
 /// So many damaged files are noted.
@@ -452,7 +457,6 @@ impl Handover {
     }
 
     fn write_head(&self, head: Head) -> io::Result<()> {
-        let head = Head { format: FORMAT.into(), ..head };
         let mut text = serde_json::to_vec(&head)?;
         if text.len() as u64 > HEAD {
             return Err(io::Error::other("the handshake is too long"));
@@ -470,18 +474,20 @@ fn damaged() -> io::Error {
 
 fn read_head(file: &File) -> io::Result<Head> {
     if file.metadata()?.len() == 0 {
-        return Ok(Head::default());
+        return Ok(Head { format: format!("{FORMAT}{NEWEST}"), ..Head::default() });
     }
     let mut bytes = [0; HEAD as usize];
     file.read_exact_at(&mut bytes, 0).map_err(|_| damaged())?;
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let head: Head = serde_json::from_slice(text).map_err(|_| damaged())?;
-    if head.format == FORMAT {
+    let version = head.format.strip_prefix(FORMAT).and_then(|version| version.parse().ok());
+    if version.is_some_and(|version: u32| (OLDEST..=NEWEST).contains(&version)) {
         return Ok(head);
     }
     // What it says it is may be anything.
     let other: String = head.format.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(64).collect();
-    let why = format!("what the server before leaves is \"{other}\", and this program reads \"{FORMAT}\"");
+    let reads = if OLDEST == NEWEST { format!("{NEWEST}") } else { format!("{OLDEST} to {NEWEST}") };
+    let why = format!("what the server before leaves is \"{other}\", and this program reads \"{FORMAT}{reads}\"");
     Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
@@ -634,6 +640,25 @@ mod tests {
         drop(taken);
         let third = next(&first);
         assert_eq!((third.inherited().count(), third.inherited_shown().count()), (1, 1));
+    }
+
+    /// Proves K7.
+    #[test]
+    fn a_mount_goes_on_with_the_version_that_it_began_with() {
+        let first = Handover::open(Handover::create().unwrap(), None, getppid()).unwrap();
+        let with = |version: u32| {
+            let head = Head { format: format!("{FORMAT}{version}"), ..first.head.read().clone() };
+            first.write_head(head).unwrap();
+            Handover::open(first.file.try_clone().unwrap().into(), None, getppid())
+        };
+        for version in OLDEST..=NEWEST {
+            assert_eq!(with(version).unwrap().head.read().format, format!("{FORMAT}{version}"));
+        }
+        for version in [OLDEST - 1, NEWEST + 1] {
+            let refused = with(version).err().unwrap();
+            assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+            assert!(refused.to_string().contains(&format!("leaves is \"{FORMAT}{version}\"")), "{refused}");
+        }
     }
 
     #[test]

@@ -71,9 +71,9 @@ impl Tree {
         if self.store().view().lookup(dir, name).is_some() {
             return Err(Fault::new(libc::EEXIST));
         }
-        let (now, memory) = (clock::coarse(), self.store().memory());
+        let memory = self.store().memory();
         memory.check(&self.store().view(), caller.uid, OBJECT_TAKES)?;
-        self.files.create(caller, (dir, name), flags, now, |edit, ino, segment| {
+        self.files.create(caller, (dir, name), flags, |edit, ino, segment, now| {
             memory.check(edit, caller.uid, OBJECT_TAKES)?;
             new_object(edit, caller, ino, (dir, name), &new, now, Some(segment))
         })

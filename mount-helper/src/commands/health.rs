@@ -15,6 +15,7 @@ use crate::cli::Health;
 use crate::mounting::target::Target;
 use crate::mounting::{apart, foreign};
 use crate::show::failure::Failure;
+use crate::show::info::UNWATCHED;
 use crate::show::{following, output, second_copy, size};
 
 /// Of what a pool can hold, less than one part in so many is left: it is nearly full.
@@ -111,9 +112,7 @@ fn look(target: &Path) -> Result<Answer, Failure> {
 fn problems(info: &Info) -> Vec<String> {
     let mut found = Vec::new();
     if info.keeper.as_ref().is_some_and(|keeper| keeper.pid.is_none()) {
-        found.push(
-            "its keeper has died: nobody keeps watch over the server; tensorfs upgrade starts another one".to_owned(),
-        );
+        found.push(UNWATCHED.to_owned());
     }
     if let Some(reason) = info.read_only.as_ref().filter(|reason| *reason != READ_ONLY_HOST) {
         found.push(format!("it takes no changes: {reason}"));

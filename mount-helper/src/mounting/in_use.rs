@@ -2,47 +2,71 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tensorfs_layout::Error;
 
 use crate::mounting::mountinfo::Table;
-use crate::mounting::{elsewhere, given, sight};
+use crate::mounting::{apart, elsewhere, given, sight};
 use crate::show::failure::Failure;
+use crate::show::info::UNWATCHED;
 
 /// Why a pool cannot be had, and where it is mounted: its server has said where that was to be.
 pub fn in_use(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Failure {
-    said(pool, pid, mountpoint).0
+    let Said { failure, place, .. } = said(pool, pid, mountpoint);
+    match place {
+        Some(place) if is_unwatched(&place) => Failure::new(format!("{failure}; {UNWATCHED}")),
+        _ => failure,
+    }
+}
+
+/// True if the server of a mount says that its keeper has died.
+fn is_unwatched(place: &Path) -> bool {
+    let arguments = ["health".as_ref(), "--ask".as_ref(), "--".as_ref(), place.as_os_str()];
+    let said: Value = apart::ask(&arguments, apart::PATIENCE).unwrap_or_default();
+    said["problems"].as_array().is_some_and(|problems| problems.iter().any(|problem| problem == UNWATCHED))
 }
 
 /// As [`in_use`], where it has to be unmounted.
 pub fn to_be_unmounted(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Failure {
     match said(pool, pid, mountpoint) {
-        (failure, true) => Failure::new(format!("{failure}; unmount it first")),
-        (failure, false) => failure,
+        Said { failure, is_mounted: true, .. } => Failure::new(format!("{failure}; unmount it first")),
+        Said { failure, .. } => failure,
     }
 }
 
-/// Also whether it may be mounted.
-fn said(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> (Failure, bool) {
-    let Some(meant) = mountpoint.filter(|path| given::number(path).is_none()) else {
-        return (Error::Busy { pool: pool.to_owned(), pid, mountpoint: None }.into(), true);
+struct Said {
+    failure: Failure,
+    /// It may be mounted.
+    is_mounted: bool,
+    /// Where this process sees it.
+    place: Option<PathBuf>,
+}
+
+fn said(pool: &Path, pid: u32, mountpoint: Option<PathBuf>) -> Said {
+    let busy = |place: Option<PathBuf>| Said {
+        failure: Error::Busy { pool: pool.to_owned(), pid, mountpoint: place.clone() }.into(),
+        is_mounted: true,
+        place,
     };
+    let Some(meant) = mountpoint.filter(|path| given::number(path).is_none()) else { return busy(None) };
     let table = Table::read().unwrap_or_default();
     let here = sight::all(&table, pool);
     // It may be bound to other places, and unmounted from the first one; and that may be called otherwise by now.
     let place = here.iter().find(|mount| mount.mount_point() == meant).or(here.first());
     if let Some(mount) = place {
-        let mountpoint = Some(mount.mount_point().to_owned());
-        return (Error::Busy { pool: pool.to_owned(), pid, mountpoint }.into(), true);
+        return busy(Some(mount.mount_point().to_owned()));
     }
     match &*elsewhere::places(pool, pid) {
         [] => {
             let why = "not mounted where this process can see it: that closes it, or serves programs that have its \
                        files open";
-            (Failure::at(pool, format!("already in use by process {pid}, and {why}")), false)
+            let failure = Failure::at(pool, format!("already in use by process {pid}, and {why}"));
+            Said { failure, is_mounted: false, place: None }
         }
         places => {
             let places = places.join(", ");
-            (Failure::at(pool, format!("already in use by process {pid}; it is mounted {places}")), true)
+            let failure = Failure::at(pool, format!("already in use by process {pid}; it is mounted {places}"));
+            Said { failure, is_mounted: true, place: None }
         }
     }
 }

@@ -14,6 +14,10 @@ use crate::show::size::humane;
 use crate::show::table::WIDTH;
 use crate::show::text::{self, count};
 
+/// What is wrong where a keeper has died.
+pub const UNWATCHED: &str =
+    "its keeper has died: nobody keeps watch over the server; tensorfs upgrade starts another one";
+
 /// Columns of the labels.
 const LABELS: usize = 15;
 

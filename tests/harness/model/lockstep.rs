@@ -81,10 +81,12 @@ impl Actor {
             return Err(said(difference));
         }
         if let Some((ours_before, theirs_before)) = before {
-            let ours = moved(&ours_before, &self.times(&watched, &step.op));
+            let ours_after = self.times(&watched, &step.op);
+            let ours = moved(&ours_before, &ours_after);
             let theirs = moved(&theirs_before, &self.theirs_times(&watched, &step.op));
             if !agree(&ours, &theirs) {
-                return Err(said(format!("times that it moved\ntensorfs: {ours}\next4:     {theirs}")));
+                let here = format!("before: {ours_before:?}\nafter:  {ours_after:?}");
+                return Err(said(format!("times that it moved\ntensorfs: {ours}\next4:     {theirs}\n{here}")));
             }
         }
         if self.under_kills {
