@@ -233,6 +233,8 @@ impl Reference {
                 wanted |= WRITE;
             }
             match kind {
+                // Where `fs.protected_regular` has its say, that comes first, of links as well.
+                libc::S_IFLNK if create && !self.may_open_in_sticky(user, parent.dir, id) => return Ok(None),
                 libc::S_IFLNK => return Err(Errno::ELOOP),
                 libc::S_IFDIR if wanted & WRITE != 0 => return Err(Errno::EISDIR),
                 libc::S_IFREG | libc::S_IFDIR => {}
