@@ -17,8 +17,12 @@ const WANTED: &str = "TENSORFS_SYSTEMD";
 const ROOM: &str = "TENSORFS_SYSTEMD_ROOM";
 /// Where distributions have it.
 const PROGRAMS: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
-/// The unit, as it is installed.
-const UNIT: &str = include_str!("../../examples/systemd/tensorfs@.service");
+/// The units, as they are installed.
+const UNITS: [(&str, &str); 3] = [
+    ("tensorfs@.service", include_str!("../../examples/systemd/tensorfs@.service")),
+    ("tensorfs-scrub@.service", include_str!("../../examples/systemd/tensorfs-scrub@.service")),
+    ("tensorfs-scrub@.timer", include_str!("../../examples/systemd/tensorfs-scrub@.timer")),
+];
 /// The only instance.
 pub const NAME: &str = "tensorfs@test.service";
 
@@ -73,8 +77,10 @@ impl Booted {
         let at = room.path().display();
         fs::write(dropped.join("said.conf"), format!("[Service]\nStandardError=append:{at}/said\n")).unwrap();
         let own = tensorfs_tests::tensorfs().get_program().to_str().unwrap().to_owned();
-        let unit = UNIT.replace("/usr/bin/tensorfs", &own).replace("/etc/tensorfs", at.to_string().as_str());
-        fs::write(units.join("tensorfs@.service"), unit).unwrap();
+        for (name, unit) in UNITS {
+            let unit = unit.replace("/usr/bin/tensorfs", &own).replace("/etc/tensorfs", at.to_string().as_str());
+            fs::write(units.join(name), unit).unwrap();
+        }
         fs::write(room.path().join("said"), "").unwrap();
         let log = fs::File::create(room.path().join("systemd")).unwrap();
         let alone = nobody_unmounts();
@@ -206,7 +212,13 @@ impl Systemd {
     /// A property of the unit.
     #[track_caller]
     pub fn property(&self, name: &str) -> String {
-        self.ctl(&["show", "--value", "--property", name, NAME]).trim().to_owned()
+        self.property_of(NAME, name)
+    }
+
+    /// A property of another unit.
+    #[track_caller]
+    pub fn property_of(&self, unit: &str, name: &str) -> String {
+        self.ctl(&["show", "--value", "--property", name, unit]).trim().to_owned()
     }
 
     /// Runs a job of the unit, and waits for its end.
@@ -216,8 +228,14 @@ impl Systemd {
 
     /// More lines for the unit's section.
     pub fn change(&self, lines: &str) {
-        let path = self.room.join("units/tensorfs@.service.d/more.conf");
-        fs::write(path, format!("[Service]\n{lines}\n")).unwrap();
+        self.change_of("tensorfs@.service", &format!("[Service]\n{lines}\n"));
+    }
+
+    /// More lines for another unit.
+    pub fn change_of(&self, unit: &str, text: &str) {
+        let dropped = self.room.join(format!("units/{unit}.d"));
+        fs::create_dir_all(&dropped).unwrap();
+        fs::write(dropped.join("more.conf"), text).unwrap();
         self.ctl(&["daemon-reload"]);
     }
 

@@ -18,6 +18,7 @@ on_mounts!(
     a_keeper_that_is_killed_is_replaced,
     systemd_does_not_wait_for_a_mount_that_nobody_serves,
     a_unit_whose_pool_is_broken_says_so,
+    the_timer_has_damage_looked_for,
 );
 
 /// Proves K8.
@@ -171,6 +172,42 @@ fn a_unit_whose_pool_is_broken_says_so(setup: Setup) {
     fs::rename(&away, &log).unwrap();
     systemd.start(&mount, &[]);
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"text");
+    systemd.stop(&mount);
+}
+
+/// The unit that scrubs fails with status 4 where there is damage, and its timer starts it.
+///
+/// Proves C6.
+fn the_timer_has_damage_looked_for(setup: Setup) {
+    const SCRUB: &str = "tensorfs-scrub@test.service";
+    const TIMER: &str = "tensorfs-scrub@test.timer";
+    let Some(mut systemd) = Systemd::of(&setup) else { return };
+    let Some(mount) = place(setup) else { return };
+    let scrub = |systemd: &Systemd| {
+        let done = systemd.run("systemctl", &["start", SCRUB]).status.success();
+        (done, systemd.property_of(SCRUB, "Result"), systemd.property_of(SCRUB, "ExecMainStatus"))
+    };
+    // Of what is not mounted nothing is looked for.
+    assert!(!systemd.run("systemctl", &["start", SCRUB]).status.success());
+    systemd.start(&mount, &[]);
+    fs::write(mount.at("weights"), vec![7; 1 << 20]).unwrap();
+    mount.wait_for_seals(1);
+    assert_eq!(scrub(&systemd), (true, "success".to_owned(), "0".to_owned()));
+    let shards = fs::read_dir(mount.pool().join("segments")).unwrap();
+    let mut segments = shards.flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap()).map(|one| one.unwrap());
+    let segment = segments.find(|one| one.metadata().unwrap().len() == 1 << 20).expect("its segment").path();
+    File::options().write(true).open(segment).unwrap().write_all_at(b"!", 5000).unwrap();
+    // Once a week, and here at once.
+    systemd.ctl(&["start", TIMER]);
+    assert!(!systemd.property_of(TIMER, "NextElapseUSecRealtime").is_empty());
+    systemd.ctl(&["stop", TIMER]);
+    systemd.change_of("tensorfs-scrub@.timer", "[Timer]\nOnCalendar=\nRandomizedDelaySec=0\nOnActiveSec=0\n");
+    systemd.ctl(&["start", TIMER]);
+    wait_until("a scrub that fails", || systemd.property_of(SCRUB, "ActiveState") == "failed");
+    let result = |name| systemd.property_of(SCRUB, name);
+    assert_eq!((result("Result").as_str(), result("ExecMainStatus").as_str()), ("exit-code", "4"));
+    systemd.ctl(&["stop", TIMER]);
+    systemd.ctl(&["reset-failed", SCRUB]);
     systemd.stop(&mount);
 }
 
