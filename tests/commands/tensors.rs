@@ -895,8 +895,8 @@ fn has_read(command: &mut Command) -> u64 {
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
 }
 
-/// Chunks that differ are read no more often than they have to be: once to find that, and once for how much, if they can
-/// be read.
+/// Chunks that differ are read no more often than they have to be: once to find that, and once for how much, if they
+/// can be read.
 #[test]
 fn chunks_that_differ_are_read_once() {
     const LEN: usize = 2 << 20;

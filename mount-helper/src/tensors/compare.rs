@@ -139,8 +139,8 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     if !comparable || reader_a.0.len() != reader_b.0.len() {
         return Ok(Change::Bytes);
     }
-    // First the bytes, up to the first that differs, but of chunks that are known to differ; then, if there is one, what
-    // they mean.
+    // First the bytes, up to the first that differs, but of chunks that are known to differ; then, if there is one,
+    // what they mean.
     let decoders = Decoder::of(tensor_a).zip(Decoder::of(tensor_b));
     let is_known_to_differ = have_same_chunks == Some(false) && decoders.is_some();
     let mut equal = tensor_a.big_endian == tensor_b.big_endian && !is_known_to_differ;
