@@ -322,11 +322,11 @@ def main():
         case.all()
         count += case.count
         shutil.rmtree(path)
+    saved_over(before)
     # Nothing but objects.
     objects = os.path.join(DIRECTORY, "objects")
     save(objects, {"step": 5, "arguments": types.SimpleNamespace(lr=0.1)}, single_file_per_rank=False)
     check(said(objects) == "complete", said(objects))
-    saved_over(before)
     print(f"{count} parts of checkpoints, {sharded()} tensors of one by two")
 
 

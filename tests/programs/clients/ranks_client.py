@@ -117,6 +117,13 @@ def is_complete(path):
         return False
 
 
+def when_there(path, children):
+    """When a directory is there, or one of those that would make it has ended."""
+    while not os.path.exists(path) and not any(os.waitpid(child, os.WNOHANG)[0] for child in children):
+        time.sleep(0.002)
+    return time.monotonic()
+
+
 def kill(*children):
     for child in children:
         os.kill(child, signal.SIGKILL)
@@ -145,10 +152,11 @@ def main():
         step = steps()[0][0] + 1 if steps() else 1
         port = free_port()
         children = [start(number, port, step) for number in range(2)]
-        # They save as soon as they have met.
-        while not os.path.exists(path_of(step)) and not any(os.waitpid(child, os.WNOHANG)[0] for child in children):
-            time.sleep(0.002)
-        time.sleep(random.uniform(0, 0.25))
+        # They save as soon as they have met. Half of them are killed a while after their first save, however long one
+        # takes: while they save anew, and over it.
+        begun = when_there(path_of(step), children)
+        again = when_there(path_of(step + 1), children) if random.random() < 0.5 else begun
+        time.sleep(random.uniform(0, max(again - begun, 0.25)))
         what = random.choice(["one", "both", "server"])
         count[what] += 1
         if what == "one":
