@@ -301,7 +301,7 @@ fn databases_that_lie_are_told() {
     said("json2", &root(&json, 0), &json, "b, an array that is not understood");
     let odd = leaf(&[FILE], &[(b"a/.zarray", Made::Here(ARRAY)), (b"a/0", Made::Here(b"123"))]);
     let at = make(&dir("odd"), &root(&odd, 0), &odd);
-    assert!(complains(1, &["tensors", &at]).contains("a: its chunk 0 has 3 bytes, and elements of 2"));
+    assert!(complains(1, &["tensors", &at]).contains("a: its chunk 0 has 3 bytes, and its elements take 2"));
     // Bytes that nothing says what they are.
     let more = wrapped(NODE, 0, 0, &[&good[14..good.len() - 4], b"more"].concat());
     said("more", &root(&more, 0), &more, "bytes that nothing says what they are");

@@ -481,7 +481,7 @@ fn hierarchies_of_arrays_say_what_is_wrong() {
     // A chunk that its writer did not come to the end of.
     make("short/.zarray", array("").as_bytes());
     make("short/0.0", &[1, 2]);
-    assert!(complains(1, &["tensors", &at("short")]).contains("its chunk 0.0 has 2 bytes, and elements of 3"));
+    assert!(complains(1, &["tensors", &at("short")]).contains("its chunk 0.0 has 2 bytes, and its elements take 3"));
     // Metadata that is cut short, that says what cannot be, and of a type that is not known.
     make("cut/.zarray", array("").split_at(40).0.as_bytes());
     assert!(
@@ -673,7 +673,7 @@ fn what_is_odd_in_a_directory_keeps_nobody_from_the_rest() {
         ("array0/.zarray: metadata of zarr 2 that cannot be read: JSON that is cut short", &|dir| {
             make(&format!("{dir}/array0/.zarray"), array.split_at(40).0.as_bytes());
         }),
-        ("array0: its chunk 1.0 has 1 bytes, and elements of 3", &|dir| {
+        ("array0: its chunk 1.0 has 1 byte, and its elements take 3", &|dir| {
             make(&format!("{dir}/array0/.zarray"), array.as_bytes());
             make(&format!("{dir}/array0/1.0"), b"1");
         }),
@@ -848,6 +848,74 @@ fn blocks_of_n5_are_put_together() {
     // There is no end to what is said of a fill value, but there is one to how long it is looked at.
     fs::write(at("hollow/zarr/.zarray"), bytes_in_chunks("[1000000000000]", "[1000000000000]", ".")).unwrap();
     assert_eq!(prints(0, &["diff", &at("hollow"), &at("hollow")]), "0 different, 1 the same\n");
+}
+
+/// A block is what its file says when it is read, though another one had its name before.
+#[test]
+fn a_block_that_is_replaced_is_looked_at_again() {
+    const WIDE: usize = 1 << 16;
+    const COUNT: usize = 100;
+    let scratch = scratch();
+    let dir = scratch.path().join("n5");
+    let array = format!(
+        r#"{{"dimensions": [{}, 2], "blockSize": [{WIDE}, 2], "dataType": "uint8", "compression": {{"type": "raw"}}}}"#,
+        WIDE * COUNT
+    );
+    let write = |nth: usize, name: &str, rows: u8, value: u8| {
+        let head = [0, 0, 0, 2, 0, 1, 0, 0, 0, 0, 0, rows];
+        let at = dir.join(nth.to_string());
+        fs::create_dir_all(&at).unwrap();
+        fs::write(at.join(name), [&head[..], &vec![value; WIDE * usize::from(rows)]].concat()).unwrap();
+        at
+    };
+    (0..COUNT).for_each(|nth| drop(write(nth, "0", 2, nth as u8)));
+    fs::write(dir.join("attributes.json"), array).unwrap();
+    let mut cat = tensorfs();
+    let mut cat = cat.arg("cat").arg(&dir).arg("array").stdout(Stdio::piped()).spawn().unwrap();
+    // The first row goes through all blocks, and so does the second one. It waits for who reads what it has to say.
+    let (mut out, mut all) = (cat.stdout.take().unwrap(), vec![0; 128]);
+    out.read_exact(&mut all).unwrap();
+    let at = write(0, "new", 1, 200);
+    fs::rename(at.join("new"), at.join("0")).unwrap();
+    out.read_to_end(&mut all).unwrap();
+    assert!(cat.wait().unwrap().success());
+    let second = &all[128 + WIDE * COUNT..];
+    assert!(all[128..128 + WIDE].iter().all(|byte| *byte == 0) && second[WIDE..].starts_with(&[1]));
+    assert!(second[..WIDE].iter().all(|byte| *byte == 0), "the new one has no second row");
+}
+
+/// What a command has read by the time that it ends.
+fn has_read(command: &mut Command) -> u64 {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    let mut process = command.stdout(Stdio::null()).spawn().unwrap();
+    let id = Id::Pid(nix::unistd::Pid::from_raw(process.id() as i32));
+    waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+    let io = fs::read_to_string(format!("/proc/{}/io", process.id())).unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(1));
+    io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+/// Chunks that differ are read no more often than they have to be: once to find that, and once for how much, if they
+/// can be read.
+#[test]
+fn chunks_that_differ_are_read_once() {
+    const LEN: usize = 2 << 20;
+    let scratch = scratch();
+    let plain = bytes_in_chunks(&format!("[{LEN}]"), &format!("[{LEN}]"), ".");
+    let encoded = plain.replace(r#""compressor": null"#, r#""compressor": {"id": "zlib", "level": 1}"#);
+    for (name, metadata, times) in [("plain", plain, 2), ("encoded", encoded, 1)] {
+        let mut command = tensorfs();
+        command.arg("diff");
+        for last in [1, 2] {
+            let dir = scratch.path().join(format!("{name}{last}"));
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join(".zarray"), &metadata).unwrap();
+            fs::write(dir.join("0"), [&vec![7; LEN - 1][..], &[last]].concat()).unwrap();
+            command.arg(dir);
+        }
+        let (read, once) = (has_read(&mut command), 2 * LEN as u64);
+        assert!((once * times..once * times + once / 2).contains(&read), "{name}: {read} of {once}");
+    }
 }
 
 /// What is of another format within a hierarchy is a hierarchy of its own, and any program's file is none.

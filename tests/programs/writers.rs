@@ -19,7 +19,8 @@ const HEADING: &str = "## Writers, and what is seen of their files";
 const WAYS: [&str; 5] = ["once", "appended", "live", "killed", "sharded"];
 const NONE: &str = "-";
 /// What is not in the environments of the others.
-const TRAINERS: [&str; 7] = [
+const TRAINERS: [&str; 8] = [
+    "SummaryWriter",
     "torch.export.save",
     "Keras",
     "Keras, weights",
@@ -174,7 +175,7 @@ fn wait_for_interrupted(path: &Path, writer: &str) {
     assert!(known, "{writer}: it is not known that it was killed");
 }
 
-fn seen(mount: &Mount, python: &Path, writer: &str, way: &str) -> Option<Seen> {
+fn seen(mount: &Mount, python: &Path, (writer, way): (&str, &str), is_open: bool) -> Option<Seen> {
     let directory = mount.at(format!("{way} by {writer}"));
     let mut running = Writer::start(python, &directory, writer, way)?;
     let path = running.path.clone();
@@ -188,8 +189,8 @@ fn seen(mount: &Mount, python: &Path, writer: &str, way: &str) -> Option<Seen> {
         }
         "killed" => {
             running.kill();
-            // Of a directory none of the files was open.
-            if path.is_file() {
+            // Of a directory none of the files was open, nor is one that is closed behind each piece.
+            if is_open && path.is_file() {
                 wait_for_interrupted(&path, writer);
             }
             at_rest(mount, &path)
@@ -218,7 +219,8 @@ fn holds(setup: Setup, environment: &str, is_asked: impl Fn(&str) -> bool) {
     for (writer, cells) in rows {
         for (way, cell) in WAYS.iter().zip(cells) {
             let told = if cell == NONE { None } else { Some(Seen::from_cell(&cell)) };
-            let mut seen = seen(&mount, &python, &writer, way);
+            let is_open = cell.starts_with("interrupted");
+            let mut seen = seen(&mount, &python, (writer.as_str(), *way), is_open);
             if let (Some(seen), Some(Seen { records: None, .. })) = (&mut seen, &told) {
                 seen.records = None;
             }

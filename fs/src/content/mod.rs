@@ -24,6 +24,7 @@ mod index;
 mod kept;
 mod names;
 mod npy;
+mod one_save;
 mod own_xattrs;
 mod packed;
 mod plan;

@@ -153,6 +153,12 @@ impl Content {
                 return Ok(false);
             }
         }
+        if let Some(last) = inside.file(TRAINER_STATE) {
+            let files = inside.files.iter().map(|(name, ino)| (&**name, *ino));
+            if self.has_tensors_of_later_save(inside.dir, last, files)? {
+                return Ok(false);
+            }
+        }
         let has_orbax_parts = inside.directories.iter().any(|(name, _)| name.starts_with(ORBAX_PART));
         match inside.file(DATABASE) {
             None if has_orbax_parts => return Ok(false),
@@ -226,7 +232,9 @@ impl Content {
                 End::Missing => false,
                 End::Untold | End::Opaque => self.named_in(part, |source| source.part())?.is_some(),
             };
-            if !is_whole || !self.files.version(part).is_ok_and(|version| version.size >= len) {
+            // What is longer is another one, of which the plan says nothing.
+            let fits = self.files.version(part).is_ok_and(|version| version.size == len);
+            if !is_whole || !fits || self.is_of_later_save(part, plan) {
                 return Ok(false);
             }
         }
@@ -250,7 +258,7 @@ impl Content {
         Ok(named.map(|named| named.into_iter().map(|(_, name)| name).collect()))
     }
 
-    /// The files that the plan of a distributed checkpoint names, and how long each is at least, if it is one that is
+    /// The files that the plan of a distributed checkpoint names, and how long each is, if it is one that is
     /// whole.
     fn planned_in(&self, ino: Ino) -> Result<Option<Vec<(String, u64)>>> {
         let named = self.named_in(ino, |source| source.planned())?;

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorfs_layout::SegmentId;
 use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
+use tensorfs_layout::{SegmentId, Timestamp};
 
 use crate::caller::{Caller, Ending};
 use crate::clock;
@@ -84,7 +84,20 @@ impl Locked<'_> {
             }
         }
         self.files.store().counters().truncated_in_place.add(1);
-        self.truncate(caller, 0)
+        let at = clock::now();
+        self.truncate(caller, 0)?;
+        self.date_anew(caller, at)
+    }
+
+    /// The file has been emptied in place, and is another one from then on, as one that is replaced is.
+    fn date_anew(&self, caller: Caller, at: Timestamp) -> Result<()> {
+        let ino = self.ino();
+        self.files.edit(|edit| {
+            let Some(object) = edit.object(ino) else { return Ok(()) };
+            let attributes = Attributes { btime: at, ..object.attributes.clone() };
+            edit.store_from_reserve(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
+            Ok(())
+        })
     }
 
     /// True if a program runs from the file.
@@ -194,6 +207,7 @@ impl Locked<'_> {
         let (files, ino) = (self.files, self.ino());
         let store = files.store();
         let Some(segment) = self.segment() else { return Ok(false) };
+        let emptied = self.serving().and_then(|serving| serving.replacing).map(|replace| replace.emptied);
         let at = clock::now();
         let host = self.look()?;
         let made = made.and_then(|made| made.if_covers(segment, &host));
@@ -205,7 +219,9 @@ impl Locked<'_> {
                 return Ok(false);
             };
             let observed = self.observed(&object.attributes, &host);
-            let attributes = Attributes { segment: Some(segment), damaged: false, ..observed };
+            // What it holds began when it was emptied, by which T13 tells what is of another save.
+            let btime = emptied.unwrap_or(observed.btime);
+            let attributes = Attributes { segment: Some(segment), damaged: false, btime, ..observed };
             let (len, allocated, origin) = (host.size, host.allocated, Origin::at(clock::now()));
             let data = Record::Data { ino, segment, offset: 0, len, allocated, origin };
             let mut tx = Transaction::new(unique).with(Record::Attributes { ino, attributes }).with(data);

@@ -214,6 +214,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 pub(super) struct Replace {
     pub old: SegmentId,
     pub since: Instant,
+    /// When the file was emptied, by the time of day.
+    pub emptied: Timestamp,
     /// The process that began it, where closing commits.
     pub opener: Option<u32>,
     /// A process that had it open to write was killed by a signal, or ended where it cannot be seen how.
@@ -242,8 +244,8 @@ pub(super) enum Aside {
 impl Replace {
     /// The replacing of a segment that begins now.
     pub fn of(old: SegmentId, opener: Option<u32>) -> Self {
-        let (since, ended) = (Instant::now(), Ending::OfItself);
-        Self { old, since, opener, ended, closed: false, flushed: false, aside: Aside::No, refused: None }
+        let (since, emptied, ended) = (Instant::now(), clock::now(), Ending::OfItself);
+        Self { old, since, emptied, opener, ended, closed: false, flushed: false, aside: Aside::No, refused: None }
     }
 
     /// The version before could not be set aside: the next time is later and later.

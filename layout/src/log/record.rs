@@ -35,7 +35,7 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Last change of the object.
     pub ctime: Timestamp,
-    /// Creation.
+    /// When what it holds began: creation, or since then that it was emptied by who opened it.
     pub btime: Timestamp,
     /// The segment that holds the bytes of a regular file, once it has one.
     pub segment: Option<SegmentId>,

@@ -14,6 +14,7 @@ use crate::mounting::foreign;
 use crate::show::colours::Colours;
 use crate::show::failure::Failure;
 use crate::show::{output, table, text};
+use crate::tensors::account::Allowance;
 use crate::tensors::compare::{Change, compare};
 use crate::tensors::listed::Listed;
 use crate::tensors::place::Place;
@@ -44,9 +45,9 @@ struct Side {
 }
 
 impl Side {
-    fn open(path: &Path, inspector: &Inspector) -> Result<Side, Failure> {
+    fn open(path: &Path, inspector: &Inspector, beyond: &Allowance) -> Result<Side, Failure> {
         foreign::check(path)?;
-        let opened = TensorFile::open(&Place::of(path)?, inspector, None)?;
+        let opened = TensorFile::open(&Place::of(path)?, inspector, None, beyond)?;
         let (mut tensors, mut seen) = (BTreeMap::new(), BTreeMap::new());
         opened.tensors(&mut |listed| {
             let tensor = &listed.tensor;
@@ -71,8 +72,9 @@ impl Side {
 }
 
 fn diff(arguments: &Diff) -> Result<ExitCode, Failure> {
-    let inspector = Inspector::default();
-    let (a, b) = (Side::open(&arguments.old, &inspector)?, Side::open(&arguments.new, &inspector)?);
+    let (inspector, beyond) = (Inspector::default(), Allowance::default());
+    let open = |path| Side::open(path, &inspector, &beyond);
+    let (a, b) = (open(&arguments.old)?, open(&arguments.new)?);
     let mut told: Vec<String> = [a.fault(), b.fault()].into_iter().flatten().map(|fault| fault.to_string()).collect();
     told.dedup();
     for fault in &told {

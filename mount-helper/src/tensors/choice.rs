@@ -7,13 +7,14 @@ use tensorfs_fs::Inspector;
 
 use crate::show::failure::Failure;
 use crate::show::text;
+use crate::tensors::account::Allowance;
 use crate::tensors::listed::Listed;
 use crate::tensors::place::Place;
 use crate::tensors::tensor_file::TensorFile;
 
 /// Opens a file and finds the tensor that a person means by `NAME`, `NAME@STEP` or `NAME@last`.
 pub fn one(path: &Path, wanted: &str) -> Result<(TensorFile, Listed), Failure> {
-    let opened = TensorFile::open(&Place::of(path)?, &Inspector::default(), Some(wanted))?;
+    let opened = TensorFile::open(&Place::of(path)?, &Inspector::default(), Some(wanted), &Allowance::default())?;
     let at_step = wanted.rsplit_once('@').and_then(|(name, step)| match step {
         "last" => Some((name, None)),
         step => Some((name, Some(step.parse::<i64>().ok()?))),

@@ -165,12 +165,11 @@ impl Chunks {
     /// What is wrong with those that cannot be read, or are not as long as their elements, in words.
     pub fn fault(&self) -> Option<String> {
         if let Some(first) = &self.first_strange {
-            let more = if self.strange > 1 { format!("; and {} more", self.strange - 1) } else { String::new() };
-            return Some(format!("not all of its chunks can be read: {first}{more}"));
+            return Some(format!("not all of its chunks can be read: {first}{}", and_more(self.strange)));
         }
         let (first, size, plain) = self.first_odd.as_ref()?;
-        let more = if self.odd > 1 { format!("; and {} more", self.odd - 1) } else { String::new() };
-        Some(format!("its chunk {first} has {size} bytes, and elements of {plain}{more}"))
+        let more = and_more(self.odd);
+        Some(format!("its chunk {first} has {}, and its elements take {plain}{more}", bytes(*size)))
     }
 
     /// Of an array of which none is there.
@@ -340,6 +339,15 @@ impl Counting<'_, '_> {
         self.chunks.strange += 1;
         self.chunks.first_strange.get_or_insert(why);
     }
+}
+
+fn bytes(count: u64) -> String {
+    format!("{count} byte{}", if count == 1 { "" } else { "s" })
+}
+
+/// How many chunks there are of which it is to be said, beside the first one.
+fn and_more(count: u64) -> String {
+    if count > 1 { format!("; so it is with {} more", count - 1) } else { String::new() }
 }
 
 /// What something is that is not what it should be, in words.

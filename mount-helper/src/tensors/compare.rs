@@ -119,11 +119,12 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     }
     let (tensor_a, tensor_b) = (&listed_a.tensor, &listed_b.tensor);
     let comparable = readable_order(tensor_a, tensor_b);
-    if let (Some(a), Some(b)) = (file_a.chunks(a.1), file_b.chunks(b.1))
-        && a.0 == b.0
-        && a.1.numbers() == b.1.numbers()
-        && have_same_chunks(a, b)?
-    {
+    let chunks = file_a.chunks(a.1).zip(file_b.chunks(b.1));
+    let have_same_chunks = match chunks {
+        Some(chunks) => have_same_chunks(chunks, &file_a.account_of_array(a.1))?,
+        None => None,
+    };
+    if have_same_chunks == Some(true) {
         return Ok(Change::Same);
     }
     let (mut reader_a, mut reader_b) = match (file_a.bytes_within(&listed_a), file_b.bytes_within(&listed_b)) {
@@ -131,13 +132,18 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
         // A part of it is not there.
         (Err(error), _) if error.kind() == io::ErrorKind::NotFound => return Err(error).at(path_a),
         (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Err(error).at(path_b),
+        // What is not plain bytes is the same if its encoding is.
+        _ if chunks.is_some() => return Ok(Change::Bytes),
         _ => return encoded(a, b),
     };
     if !comparable || reader_a.0.len() != reader_b.0.len() {
         return Ok(Change::Bytes);
     }
-    // First the bytes, up to the first that differs; then, if there is one, what they mean.
-    let mut equal = tensor_a.big_endian == tensor_b.big_endian;
+    // First the bytes, up to the first that differs, but of chunks that are known to differ; then, if there is one,
+    // what they mean.
+    let decoders = Decoder::of(tensor_a).zip(Decoder::of(tensor_b));
+    let is_known_to_differ = have_same_chunks == Some(false) && decoders.is_some();
+    let mut equal = tensor_a.big_endian == tensor_b.big_endian && !is_known_to_differ;
     let mut pieces = Pieces::default();
     while equal && pieces.next((path_a, &mut reader_a), (path_b, &mut reader_b))? {
         equal = pieces.a == pieces.b;
@@ -145,9 +151,7 @@ pub fn compare(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     if equal {
         return Ok(Change::Same);
     }
-    let Some((decoder_a, decoder_b)) = Decoder::of(tensor_a).zip(Decoder::of(tensor_b)) else {
-        return Ok(Change::Bytes);
-    };
+    let Some((decoder_a, decoder_b)) = decoders else { return Ok(Change::Bytes) };
     let mut distance = Distance::default();
     let mut numbers = Vec::new();
     pieces = Pieces::default();
@@ -207,9 +211,6 @@ fn readable_order(a: &Tensor, b: &Tensor) -> bool {
 
 /// What is not plain bytes is the same if its encoding is.
 fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
-    if let (Some(a), Some(b)) = (a.0.chunks(a.1), b.0.chunks(b.1)) {
-        return Ok(if have_same_chunks(a, b)? { Change::Same } else { Change::Bytes });
-    }
     let bytes = |(file, listed): Part<'_>| -> Result<_, Failure> {
         let Some((opened, offset, len)) = file.encoded(listed)? else { return Ok(None) };
         let account = file.account_of(&opened).at(file.path())?;
@@ -221,27 +222,31 @@ fn encoded(a: Part<'_>, b: Part<'_>) -> Result<Change, Failure> {
     })
 }
 
-/// True if two arrays have the same chunks, byte by byte, and the same is said of what those mean.
-fn have_same_chunks(a: (&Array, &Chunks), b: (&Array, &Chunks)) -> Result<bool, Failure> {
-    let ((array_a, chunks_a), (array_b, chunks_b)) = (a, b);
+/// The chunks of two arrays, with what is said of what those mean.
+type Both<'a> = ((&'a Array, &'a Chunks), (&'a Array, &'a Chunks));
+
+/// Whether two arrays have the same chunks, byte by byte. None if something else is said of what those mean, or others
+/// are there.
+fn have_same_chunks(both: Both<'_>, account: &Account) -> Result<Option<bool>, Failure> {
+    let ((array_a, chunks_a), (array_b, chunks_b)) = both;
     if array_a != array_b || chunks_a.numbers() != chunks_b.numbers() {
-        return Ok(false);
+        return Ok(None);
     }
-    let (account, mut pieces) = (Account::bounded(), (vec![0; PIECE], vec![0; PIECE]));
+    let mut pieces = (vec![0; PIECE], vec![0; PIECE]);
     for number in chunks_a.numbers() {
         let (Some(file_a), Some(file_b)) = (chunks_a.open(*number)?, chunks_b.open(*number)?) else {
-            return Ok(false);
+            return Ok(None);
         };
         for bytes in [&file_a, &file_b] {
             if let ChunkBytes::File { file, .. } = bytes {
                 account.count(file).map_err(|error| Failure::new(reason(&error)))?;
             }
         }
-        if !have_same_bytes((&file_a, &file_b), &account, &mut pieces).map_err(|error| Failure::new(reason(&error)))? {
-            return Ok(false);
+        if !have_same_bytes((&file_a, &file_b), account, &mut pieces).map_err(|error| Failure::new(reason(&error)))? {
+            return Ok(Some(false));
         }
     }
-    Ok(true)
+    Ok(Some(true))
 }
 
 fn have_same_bytes(

@@ -1,8 +1,10 @@
 //! The bytes of an array whose elements are in chunks, each a file that has nothing else.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use tensorfs_formats::Array;
@@ -32,8 +34,8 @@ pub struct Grid {
     len: u64,
     /// Chunks that were read, the newest last. None of those that are not there.
     open: Vec<(u64, Option<Open>)>,
-    /// What blocks of n5's say of themselves: of each that was open once.
-    blocks: HashMap<u64, Block>,
+    /// What blocks of n5's say of themselves: of each that was open once, as its file was then.
+    blocks: HashMap<u64, (Version, Block)>,
 }
 
 /// How an array is read.
@@ -67,6 +69,22 @@ impl Open {
 struct Block {
     start: u64,
     sizes: Rc<[u64]>,
+}
+
+/// Which file a block was in, and when that was changed last.
+#[derive(Clone, Copy, PartialEq)]
+struct Version {
+    file: (u64, u64),
+    size: u64,
+    mtime: (i64, i64),
+}
+
+impl Version {
+    fn of(file: &File) -> io::Result<Version> {
+        let about = file.metadata()?;
+        let (file, mtime) = ((about.dev(), about.ino()), (about.mtime(), about.mtime_nsec()));
+        Ok(Version { file, size: about.len(), mtime })
+    }
 }
 
 /// Why an array cannot be read, if it cannot.
@@ -197,7 +215,10 @@ impl Grid {
         let (Some(asked), ChunkBytes::File { file, .. }) = (self.array.block(), &bytes) else {
             return self.kept(bytes, None);
         };
-        if let Some(block) = self.blocks.get(&number) {
+        let version = Version::of(file)?;
+        if let Some((known, block)) = self.blocks.get(&number)
+            && *known == version
+        {
             let block = Some(block.clone());
             return self.kept(bytes, block);
         }
@@ -214,7 +235,7 @@ impl Grid {
             return Err(invalid("it is larger than its array says that blocks are"));
         }
         let block = Block { start: tensor.range().0, sizes };
-        self.blocks.insert(number, block.clone());
+        self.blocks.insert(number, (version, block.clone()));
         self.kept(bytes, Some(block))
     }
 

@@ -14,7 +14,7 @@ use tensorfs_formats::{Array, Location, Tensor};
 use tensorfs_fs::Inspector;
 
 use crate::show::failure::Failure;
-use crate::tensors::account::Account;
+use crate::tensors::account::{Account, Allowance};
 use crate::tensors::chunks::Chunks;
 use crate::tensors::listed::{Bytes, Listed, Thing};
 use crate::tensors::model::Model;
@@ -31,6 +31,7 @@ pub struct TensorFile {
 /// What things have taken: those that have a number, and files.
 #[derive(Default)]
 struct Accounts {
+    beyond: Allowance,
     of: HashMap<Thing, Rc<Account>>,
     of_files: HashMap<(u64, u64), Rc<Account>>,
 }
@@ -39,9 +40,13 @@ impl Accounts {
     fn of_file(&mut self, file: &File) -> io::Result<Rc<Account>> {
         let about = file.metadata()?;
         let known = self.of_files.entry((about.dev(), about.ino()));
-        let account = known.or_insert_with(|| Rc::new(Account::bounded())).clone();
+        let account = known.or_insert_with(|| Rc::new(self.beyond.account())).clone();
         account.count(file)?;
         Ok(account)
+    }
+
+    fn of_thing(&mut self, thing: Thing) -> Rc<Account> {
+        self.of.entry(thing).or_insert_with(|| Rc::new(self.beyond.account())).clone()
     }
 }
 
@@ -51,13 +56,20 @@ enum Held {
 }
 
 impl TensorFile {
-    /// Opens it to read it. Of a directory what may be called as one is `wanted`, or all.
-    pub fn open(place: &Place, inspector: &Inspector, wanted: Option<&str>) -> Result<TensorFile, Failure> {
+    /// Opens it to read it, as one of those that have something `beyond` together. Of a directory what may be called as
+    /// one is `wanted`, or all.
+    pub fn open(
+        place: &Place,
+        inspector: &Inspector,
+        wanted: Option<&str>,
+        beyond: &Allowance,
+    ) -> Result<TensorFile, Failure> {
         let held = match place.about(true)?.kind() {
             Kind::Directory => Held::Directory(Model::of(place, inspector, wanted)?),
             _ => Held::File(Single::open(place, inspector)?),
         };
-        Ok(TensorFile { path: place.path().to_owned(), held, accounts: RefCell::default() })
+        let accounts = RefCell::new(Accounts { beyond: beyond.clone(), ..Accounts::default() });
+        Ok(TensorFile { path: place.path().to_owned(), held, accounts })
     }
 
     /// As it is called in print.
@@ -138,15 +150,21 @@ impl TensorFile {
             Held::File(_) => Thing::File,
             Held::Directory(model) => model.thing(listed),
         };
-        let mut accounts = self.accounts.borrow_mut();
         if thing != Thing::File {
-            let account = accounts.of.entry(thing).or_insert_with(|| Rc::new(Account::bounded())).clone();
+            let account = self.accounts.borrow_mut().of_thing(thing);
             return Ok((self.bytes_for(listed, &account)?, account));
         }
         let bytes = self.bytes(listed)?;
-        let Bytes::One(one) = &bytes else { return Ok((bytes, Rc::new(Account::bounded()))) };
-        let account = accounts.of_file(one.file())?;
+        let account = match &bytes {
+            Bytes::One(one) => self.accounts.borrow_mut().of_file(one.file())?,
+            _ => self.accounts.borrow_mut().of_thing(thing),
+        };
         Ok((bytes, account))
+    }
+
+    /// What an array of it has taken, and may.
+    pub fn account_of_array(&self, listed: &Listed) -> Rc<Account> {
+        self.accounts.borrow_mut().of_thing(Thing::Array(listed.number()))
     }
 
     /// What a file of it has taken, and may.

@@ -14,6 +14,8 @@ on_mounts!(
     a_directory_of_many_names_is_not_taken_for_a_checkpoint,
     a_directory_is_complete_when_all_of_it_is_there,
     a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there,
+    parts_of_a_save_over_another_are_not_complete_before_its_plan_is_written,
+    tensors_of_a_trainers_save_over_another_are_not_complete_before_its_state_is_written,
     an_index_may_name_more_tensors_than_its_parts_have,
     a_part_that_is_a_link_is_none_for_whatever_looks_at_it,
     what_lies_deep_below_a_checkpoint_is_part_of_it,
@@ -166,6 +168,126 @@ fn a_distributed_checkpoint_is_complete_when_all_that_is_planned_is_there(setup:
     put(mount.at("elsewhere"), &part);
     std::os::unix::fs::symlink(mount.at("elsewhere"), dir.join("__0_0.distcp")).unwrap();
     assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete");
+}
+
+/// Writes a file as who renames it into place.
+fn put_in_place(path: &Path, bytes: &[u8]) {
+    let temporary = path.with_extension("tmp");
+    fs::write(&temporary, bytes).unwrap();
+    fs::rename(&temporary, path).unwrap();
+    let _ = (0..20).any(|_| attribute(path, "complete") != Ok("incomplete".to_owned()));
+}
+
+/// As torch saves: parts are emptied and written, and then the plan is made beside the old one and renamed.
+///
+/// Proves T13.
+fn parts_of_a_save_over_another_are_not_complete_before_its_plan_is_written(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let sample = |name: &str| fs::read(samples().join(name)).unwrap();
+    let (part, plan) = (sample("torch2-dcp.distcp"), sample("torch2-dcp.metadata"));
+    let run = mount.at("run");
+    let dir = run.join("step-1");
+    fs::create_dir_all(&dir).unwrap();
+    let (part_at, plan_at) = (dir.join("__0_0.distcp"), dir.join(".metadata"));
+    let said = || attribute(&dir, "complete").unwrap();
+    put(&part_at, &part);
+    put_in_place(&plan_at, &plan);
+    assert_eq!(said(), "complete");
+    // Also where a reader has it open, so that it is emptied in place.
+    for is_read in [false, true] {
+        let reader = is_read.then(|| fs::File::open(&part_at).unwrap());
+        put(&part_at, &part);
+        assert_eq!(said(), "incomplete", "read: {is_read}");
+        drop(reader);
+        assert_eq!(mount.tensorfs(["verify", dir.to_str().unwrap()]).status.code(), Some(5));
+        assert_eq!(mount.tensorfs(["latest", run.to_str().unwrap()]).status.code(), Some(1));
+        put_in_place(&plan_at, &plan);
+        assert_eq!(said(), "complete", "read: {is_read}");
+    }
+    // In the order in which they are found, and in the other one; with the times of before, too.
+    let times = nix::sys::time::TimeSpec::new(1_000_000_000, 0);
+    for (number, order) in [[&part_at, &plan_at], [&plan_at, &part_at]].into_iter().enumerate() {
+        let copy = run.join(format!("copy-{number}"));
+        fs::create_dir(&copy).unwrap();
+        for path in order {
+            let to = copy.join(path.file_name().unwrap());
+            put(&to, fs::read(path).unwrap());
+            nix::sys::stat::utimensat(
+                nix::fcntl::AT_FDCWD,
+                &to,
+                &times,
+                &times,
+                nix::sys::stat::UtimensatFlags::FollowSymlink,
+            )
+            .unwrap();
+        }
+        assert_eq!(attribute(&copy, "complete").unwrap(), "complete", "{number}");
+        // Who replaces a part by another file does not save over it, as far as anybody knows.
+        put_in_place(&copy.join("__0_0.distcp"), &part);
+        assert_eq!(attribute(&copy, "complete").unwrap(), "complete", "{number}");
+    }
+    // What is longer is not what the plan speaks of.
+    put(&part_at, [&part[..], b"more"].concat());
+    put_in_place(&plan_at, &plan);
+    assert_eq!(said(), "incomplete");
+    put(&part_at, &part);
+    put_in_place(&plan_at, &plan);
+    assert_eq!(said(), "complete");
+    put(&part_at, &part);
+    let again = |mount: &Mount, when: &str| {
+        assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete", "{when}");
+        mount.tensorfs_ok(["seal", dir.to_str().unwrap()]);
+        assert_eq!(attribute(&dir, "complete").unwrap(), "incomplete", "{when}, sealed");
+    };
+    again(&mount, "at once");
+    mount.remount();
+    again(&mount, "mounted again");
+    put_in_place(&plan_at, &plan);
+    put(&part_at, &part);
+    mount.kill9();
+    mount.mount();
+    again(&mount, "after a kill");
+    put_in_place(&plan_at, &plan);
+    assert_eq!(said(), "complete");
+}
+
+/// As Hugging Face's Trainer does, that begins anew where a run has been.
+///
+/// Proves T13.
+fn tensors_of_a_trainers_save_over_another_are_not_complete_before_its_state_is_written(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let torch = fs::read(samples().join("torch1-checkpoint.pt")).unwrap();
+    for (name, expected) in [("checkpoint-2", "incomplete"), ("final", "complete")] {
+        let dir = mount.at("run").join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let said = || attribute(&dir, "complete").unwrap();
+        let write = |name: &str| match name {
+            "model.safetensors" => put(dir.join(name), weights()),
+            "config.json" | "trainer_state.json" => put(dir.join(name), "{}"),
+            _ => put(dir.join(name), &torch),
+        };
+        for name in ["model.safetensors", "config.json", "optimizer.pt", "rng_state_1.pth", "trainer_state.json"] {
+            write(name);
+        }
+        assert_eq!(said(), "complete");
+        // Each process writes its own, when it comes to that; and who edits what describes a model does not save it.
+        for name in ["config.json", "rng_state_1.pth"] {
+            write(name);
+            assert_eq!(said(), "complete", "{name}");
+        }
+        for name in ["optimizer.pt", "model.safetensors"] {
+            write(name);
+            assert_eq!(said(), expected, "{name}");
+            write("trainer_state.json");
+            assert_eq!(said(), "complete", "{name}");
+        }
+    }
 }
 
 /// As tools write that convert a model whose tensors share bytes.

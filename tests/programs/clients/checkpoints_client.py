@@ -5,7 +5,9 @@
 A child saves one after the other, files, or directories as a trainer makes them with rotation and shards, until it is
 killed. `trainer` is Hugging Face's own, which goes on each time from what `tensorfs latest` names."""
 
+import contextlib
 import glob
+import io
 import json
 import os
 import random
@@ -13,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -173,10 +176,12 @@ class Distributed:
 class HuggingFace:
     """Hugging Face's Trainer, of a model whose weights are all the number of the step."""
 
+    beside = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin")
+
     def path(self, step):
         return os.path.join(DIRECTORY, "run", f"checkpoint-{step}")
 
-    def save_on(self):
+    def trainer(self, where, **options):
         class Model(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -193,28 +198,39 @@ class HuggingFace:
             def __getitem__(self, n):
                 return {"x": torch.ones(1)}
 
-        model, where = Model(), os.path.dirname(self.path(0))
+        model = Model()
         optimizer = torch.optim.SGD(model.parameters(), 1.0)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
         arguments = transformers.TrainingArguments(
-            where, max_steps=1 << 18, save_steps=1, save_total_limit=KEPT, per_device_train_batch_size=1, use_cpu=True,
-            report_to=[], disable_tqdm=True, logging_strategy="no", max_grad_norm=0, ignore_data_skip=True,
+            where, per_device_train_batch_size=1, use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no",
+            max_grad_norm=0, ignore_data_skip=True, **options,
         )
+        return transformers.Trainer(model, arguments, train_dataset=Data(), optimizers=(optimizer, schedule))
+
+    def load_libraries(self):
+        """Once for all children: it takes much longer than what they do."""
+        with tempfile.TemporaryDirectory() as elsewhere, contextlib.redirect_stdout(io.StringIO()):
+            self.trainer(elsewhere, max_steps=1, save_strategy="no").train()
+
+    def save_on(self):
+        where = os.path.dirname(self.path(0))
         said = subprocess.run([TENSORFS, "latest", where], capture_output=True, text=True)
-        trainer = transformers.Trainer(model, arguments, train_dataset=Data(), optimizers=(optimizer, schedule))
+        trainer = self.trainer(where, max_steps=1 << 18, save_steps=1, save_total_limit=KEPT)
         trainer.train(resume_from_checkpoint=said.stdout.strip() or None)
 
     def load(self, step):
         at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
         found = load_file(at("model.safetensors"))
         assert sorted(found) == ["a", "b"] and all((value == step).all() for value in found.values()), step
-        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+        for name in self.beside:
             torch.load(at(name), weights_only=False)
         with open(at("trainer_state.json")) as file:
             assert json.load(file)["global_step"] == step
 
-    def remove(self, path):
-        shutil.rmtree(path)
+    def is_half_removed(self, path):
+        """The oldest is removed first, by times that removing itself changes: so it may be any that is not the newest."""
+        there = os.listdir(path)
+        return "trainer_state.json" in there and not all(name in there for name in ("model.safetensors", *self.beside))
 
 
 def steps(how):
@@ -275,7 +291,9 @@ def wait_until_it_begins(how):
 def main():
     seed = int(os.environ.get("TENSORFS_KILL_SEED", "1"))
     random.seed(seed)
-    partial = 0
+    partial = half_removed = 0
+    if KIND == "trainer":
+        HuggingFace().load_libraries()
     for kill in range(KILLS):
         ways = [Files(), Trainer(), Pretrained()] + ([Distributed()] if KIND == "torch" else [])
         ways = [HuggingFace()] if KIND == "trainer" else ways
@@ -302,6 +320,9 @@ def main():
         assert (said.returncode == 0) == bool(good) and len(said.stderr.splitlines()) == (not good), said
         # The oldest may be half removed, and nothing names what it had beside the weights.
         for step, path in there[:KEPT]:
+            if KIND == "trainer" and how.is_half_removed(path):
+                half_removed += 1
+                continue
             complete = state_of(path) == "complete"
             assert complete == ((step, path) in good), (kill, path, state_of(path))
         if kill % 3 == 2:
@@ -311,7 +332,7 @@ def main():
             assert (done.returncode == 0) == bool(good), (kill, done)
             assert left[0] == good[0] if good else left == there, (kill, done, left, there)
             assert all(one in left for one in good), (kill, done, left)
-    print(f"{KILLS} kills, {partial} partial checkpoints")
+    print(f"{KILLS} kills, {partial} partial checkpoints, {half_removed} half removed")
 
 
 main()

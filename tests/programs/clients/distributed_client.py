@@ -145,6 +145,57 @@ def sharded():
     return count
 
 
+class FailsInOne(FileSystemWriter):
+    """One of two processes does not come to write its part."""
+
+    def write_data(self, plan, planner):
+        if dist.get_rank() == 1:
+            raise OSError("the second one fails")
+        return super().write_data(plan, planner)
+
+
+def rank_that_saves_over(number, path, port):
+    """One of two processes that save other values over a checkpoint, of which the second one fails."""
+    from torch.distributed._tensor import DeviceMesh, Shard, distribute_tensor
+
+    meeting, patience = f"tcp://127.0.0.1:{port}", datetime.timedelta(minutes=2)
+    dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=2, timeout=patience)
+    state = values()
+    weight = -state["model"]["weight"]
+    state["model"]["weight"] = distribute_tensor(weight, DeviceMesh("cpu", [0, 1]), [Shard(0)])
+    state[f"seen_by_{number}"] = number
+    try:
+        dcp.save(state, storage_writer=FailsInOne(path))
+    except dcp.api.CheckpointException:
+        os._exit(0)
+    os._exit(1)
+
+
+def saved_over(before):
+    """torch loads what is of two saves, and does not notice; it is not called complete."""
+    path = os.path.join(DIRECTORY, "over")
+    save_by_two(path)
+    check(said(path) == "complete" and latest() == path, said(path), latest())
+    save_by_two(path, "over")
+    state = values()
+    dcp.load(state, storage_reader=FileSystemReader(path))
+    half, whole = state["model"]["weight"], values()["model"]["weight"]
+    check((half[:32] == -whole[:32]).all() and (half[32:] == whole[32:]).all(), "it is of two saves", half)
+    check(said(path) == "incomplete" and latest() == before, said(path), latest())
+    tell("verify", path, status=5)
+    # A copy into a new directory, whatever is copied first, is no save.
+    save_by_two(path)
+    check(said(path) == "complete" and latest() == path and loads(path), said(path), latest())
+    for order in (sorted, lambda names: sorted(names, reverse=True)):
+        copy = path + "-copy"
+        os.mkdir(copy)
+        for name in order(os.listdir(path)):
+            shutil.copy(os.path.join(path, name), copy)
+        check(said(copy) == "complete", said(copy))
+        shutil.rmtree(copy)
+    shutil.rmtree(path)
+
+
 def save_by_two(path, *how):
     again = [sys.executable, __file__, DIRECTORY, sys.argv[2]]
     with socket.socket() as free:
@@ -194,7 +245,11 @@ class Case:
             return file.read()
 
     def write(self, name, data):
-        with open(os.path.join(self.path, name), "wb") as file:
+        path = os.path.join(self.path, name)
+        # What is emptied after the plan was written is of another save.
+        if name != ".metadata" and os.path.exists(path):
+            os.unlink(path)
+        with open(path, "wb") as file:
             file.write(data)
 
     def is_whole(self):
@@ -267,6 +322,7 @@ def main():
         case.all()
         count += case.count
         shutil.rmtree(path)
+    saved_over(before)
     # Nothing but objects.
     objects = os.path.join(DIRECTORY, "objects")
     save(objects, {"step": 5, "arguments": types.SimpleNamespace(lr=0.1)}, single_file_per_rank=False)
@@ -275,6 +331,7 @@ def main():
 
 
 if len(sys.argv) > 3:
-    (rank_of_sharded if len(sys.argv) > 6 else rank)(int(sys.argv[3]), *sys.argv[4:6])
+    ranks = {"sharded": rank_of_sharded, "over": rank_that_saves_over}
+    (ranks[sys.argv[6]] if len(sys.argv) > 6 else rank)(int(sys.argv[3]), *sys.argv[4:6])
 else:
     main()

@@ -4,6 +4,7 @@ whole, and the one that is called the latest loads.
     ranks_client.py DIRECTORY KILLS SEED TENSORFS
 
 Two processes save one checkpoint after the other, each with half of the model, and the first one removes the oldest.
+Each is saved a second time, over the one before: of such a directory no two saves are called one.
 On `kill the server` on standard output a line is read when another one serves."""
 
 import contextlib
@@ -28,9 +29,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from common import check
 
 DIRECTORY, KILLS, SEED, TENSORFS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+OVER = os.path.join(os.path.dirname(DIRECTORY), "over", "last")
 KEPT = 3
 ROWS = 512
 PR_SET_PDEATHSIG = 1
+OTHER = "it has other values"
 torch.set_num_threads(1)
 
 
@@ -56,6 +59,7 @@ def rank(number, port, step):
         state = {"weight": distribute_tensor(whole, mesh, [Shard(0)]), f"own.{number}": whole[0] + number, "step": step}
         writer = FileSystemWriter(path_of(step), single_file_per_rank=step % 2 == 0)
         dcp.save(state, storage_writer=writer)
+        dcp.save(state, storage_writer=FileSystemWriter(OVER))
         if number == 0:
             for _, path in steps()[KEPT:]:
                 shutil.rmtree(path)
@@ -82,17 +86,17 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def why_not(step):
-    """Why a checkpoint does not load; nothing if it does."""
-    wanted = torch.full((ROWS, 1024), float(step))
+def why_not(path, step=None):
+    """Why a checkpoint, of whatever step, does not load as one; nothing if it does."""
     found = {"weight": torch.zeros(ROWS, 1024), "own.0": torch.zeros(1024), "own.1": torch.zeros(1024), "step": 0}
     try:
-        dcp.load(found, storage_reader=FileSystemReader(path_of(step)))
+        dcp.load(found, storage_reader=FileSystemReader(path))
     except (Exception, dcp.api.CheckpointException) as why:  # whatever it says of one that is torn
         return repr(why)
+    step = step or found["step"]
     own = all((found[f"own.{number}"] == step + number).all() for number in range(2))
-    is_same = found["step"] == step and own and bool((found["weight"] == wanted).all())
-    return None if is_same else "it has other values"
+    is_same = found["step"] == step and own and bool((found["weight"] == float(step)).all())
+    return None if is_same else OTHER
 
 
 def file_state(path):
@@ -111,6 +115,13 @@ def is_complete(path):
         return os.getxattr(path, "user.tensorfs.complete") == b"complete"
     except OSError:
         return False
+
+
+def when_there(path, children):
+    """When a directory is there, or one of those that would make it has ended."""
+    while not os.path.exists(path) and not any(os.waitpid(child, os.WNOHANG)[0] for child in children):
+        time.sleep(0.002)
+    return time.monotonic()
 
 
 def kill(*children):
@@ -134,15 +145,18 @@ def wait_or_kill(children):
 
 def main():
     random.seed(SEED)
-    count = dict.fromkeys(["one", "both", "server", "torn", "named", "newer that loads"], 0)
+    names = ["one", "both", "server", "torn", "named", "newer that loads", "mixed", "whole again", "mixed or not"]
+    count = dict.fromkeys(names, 0)
+    os.makedirs(os.path.dirname(OVER))
     for nth in range(KILLS):
         step = steps()[0][0] + 1 if steps() else 1
         port = free_port()
         children = [start(number, port, step) for number in range(2)]
-        # They save as soon as they have met.
-        while not os.path.exists(path_of(step)) and not any(os.waitpid(child, os.WNOHANG)[0] for child in children):
-            time.sleep(0.002)
-        time.sleep(random.uniform(0, 0.25))
+        # They save as soon as they have met. Half of them are killed a while after their first save, however long one
+        # takes: while they save anew, and over it.
+        begun = when_there(path_of(step), children)
+        again = when_there(path_of(step + 1), children) if random.random() < 0.5 else begun
+        time.sleep(random.uniform(0, max(again - begun, 0.25)))
         what = random.choice(["one", "both", "server"])
         count[what] += 1
         if what == "one":
@@ -156,7 +170,7 @@ def main():
             sys.stdin.readline()
             wait_or_kill(children)
         there = steps()
-        why = {path: why_not(step) for step, path in there}
+        why = {path: why_not(path, step) for step, path in there}
         complete = [path for _, path in there if is_complete(path)]
         torn = [(path, why[path]) for path in complete if why[path]]
         check(not torn, nth, what, "called whole", torn)
@@ -175,6 +189,13 @@ def main():
         for path in [path for _, path in there if os.path.exists(path + "/.metadata")]:
             told = subprocess.run([TENSORFS, "verify", path], capture_output=True, text=True)
             check(told.returncode != 0 or not why[path], nth, what, "verified", path, told, why[path])
+        if os.path.exists(OVER):
+            reason = why_not(OVER)
+            check(not (is_complete(OVER) and reason), nth, what, "called of one save", reason)
+            count["mixed"] += reason == OTHER
+            count["whole again"] += is_complete(OVER)
+            # All parts may be of the new save, and what names them of the one before.
+            count["mixed or not"] += reason is None and not is_complete(OVER)
     print("told:", json.dumps(count), flush=True)
 
 

@@ -373,6 +373,15 @@ class TensorBoard(Writer):
         ready(self._path())
 
 
+class SummaryWriter(TensorBoard):
+    """torch's, which has TensorBoard's own writer: it opens the file for each piece, appends, and closes it."""
+
+    def _writer(self):
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(self.directory, flush_secs=1)
+
+
 class Smdebug(Writer):
     """smdebug's own writer of event files."""
 
@@ -653,6 +662,7 @@ WRITERS = {
     "TensorStore, n5": N5,
     "Orbax": Orbax,
     "tensorboardX": TensorBoard,
+    "SummaryWriter": SummaryWriter,
     "smdebug": Smdebug,
     "raw bytes": Raw,
     "torch.save": Torch,

@@ -327,7 +327,8 @@ impl<'a> Settler<'a> {
             self.keep_old(ino, attributes, segment)?;
             self.recovery.learned_files += 1;
             // What was wrong with the version before is nothing of this one.
-            let attributes = Attributes { segment: Some(segment), damaged: false, ..attributes.clone() };
+            let btime = attributes.btime.max(stat.mtime);
+            let attributes = Attributes { segment: Some(segment), damaged: false, btime, ..attributes.clone() };
             return self.learn(ino, &attributes, segment, stat);
         }
         if stat.size > 0 {
@@ -361,6 +362,7 @@ impl<'a> Settler<'a> {
         let mut attributes = Attributes { segment: Some(segment), damaged: false, ..attributes.clone() };
         if let Some(look) = self.looks.get(&segment) {
             attributes.mtime = look.stat.mtime;
+            attributes.btime = attributes.btime.max(look.stat.mtime);
             attributes.ctime = attributes.ctime.max(look.stat.ctime);
         }
         let (len, allocated, origin) = (stands.size, stands.allocated, stands.origin);
