@@ -21,8 +21,9 @@ use super::job::Job;
 use super::scrub::scrub;
 use super::task::{guarded, stand_back};
 
-/// A job that reads all files gives way to the next after so long: its program is gone, or stopped.
-const GONE: Duration = Duration::from_secs(1);
+/// A job that reads all files gives way to the next if nobody has asked for it for so long: its program is gone, or
+/// stopped. On a busy machine one that goes on may not have run for a second or two.
+const GONE: Duration = Duration::from_secs(5);
 /// Jobs at one time.
 const MOST: usize = 4;
 
