@@ -315,11 +315,11 @@ const CASES: [Case; 37] = [
     },
 ];
 
-/// Size and mode of a file as the server says it, not the kernel.
-fn asked_anew(path: &Path) -> io::Result<libc::statx> {
+/// What a file looks like as the server says it, not the kernel.
+pub(crate) fn asked_anew(path: &Path) -> io::Result<libc::statx> {
     // SAFETY: any bytes are a valid one.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    let (path, flags, asked) = (c_path(path), libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE | libc::STATX_MODE);
+    let (path, flags, asked) = (c_path(path), libc::AT_STATX_FORCE_SYNC, libc::STATX_BASIC_STATS);
     // SAFETY: a path that ends with NUL, and a structure to fill.
     let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, asked, &mut stat) };
     if done == 0 { Ok(stat) } else { Err(io::Error::last_os_error()) }

@@ -15,6 +15,8 @@ use tensorfs_tests::{
     Call, Disk, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, copy_program, on_mounts, wait_until, xattr,
 };
 
+use crate::kinds::asked_anew;
+
 on_mounts!(
     what_is_open_goes_on,
     a_file_that_was_cut_without_a_name_goes_on,
@@ -41,6 +43,7 @@ on_mounts!(
     a_server_that_hangs_before_it_serves_is_replaced,
     who_writes_is_known_to_the_next_server,
     what_was_not_changed_keeps_its_times,
+    what_was_made_to_be_read_keeps_its_times,
     a_server_gives_up_its_rights,
     mounts_that_end_leave_each_other_alone,
     a_server_without_rights_and_keeper_is_unmounted,
@@ -822,6 +825,33 @@ fn what_was_not_changed_keeps_its_times(setup: Setup) {
         mount.kill_server();
         assert_eq!(times(fs::metadata(&path).unwrap()), before, "round {round}");
     }
+}
+
+/// Its segment is made later than it was asked for, as on a busy host.
+///
+/// Proves K1.
+fn what_was_made_to_be_read_keeps_its_times(setup: Setup) {
+    let calls = HostCalls::new();
+    // Elsewhere there may be one that was made before.
+    let Some(mut mount) = kept_with_tier(setup.host_calls(&calls)) else { return };
+    let dir = mount.at("d");
+    fs::create_dir(&dir).unwrap();
+    xattr::set(&dir, "user.tensorfs.tier", b"ssd", 0).unwrap();
+    let late = std::time::Duration::from_millis(100);
+    let late = calls.add(Rule::of(Call::Open).below(&mount.host().join("tier")).delay(late));
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_CREAT | libc::O_EXCL).open(dir.join("f")).unwrap();
+    assert!(late.hits() > 0, "its segment was there");
+    drop(late);
+    let times = || {
+        let stat = asked_anew(&dir.join("f")).unwrap();
+        [stat.stx_mtime, stat.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec))
+    };
+    let before = times();
+    mount.kill_server();
+    assert_eq!(times(), before, "it is open");
+    drop(file);
+    mount.kill_server();
+    assert_eq!(times(), before, "it is closed");
 }
 
 fn status_of(pid: i32, name: &str) -> String {
