@@ -872,8 +872,8 @@ fn a_block_that_is_replaced_is_looked_at_again() {
     fs::write(dir.join("attributes.json"), array).unwrap();
     let mut cat = tensorfs();
     let mut cat = cat.arg("cat").arg(&dir).arg("array").stdout(Stdio::piped()).spawn().unwrap();
-    // The first row goes through all blocks, and so does the second one. It waits for who reads what it has to say: once
-    // it has said what the first block has of the first row, it has read that, and not all of the row.
+    // The first row goes through all blocks, and so does the second one. It waits for who reads what it has to say:
+    // once it has said what the first block has of the first row, it has read that, and not all of the row.
     let (mut out, mut all) = (cat.stdout.take().unwrap(), vec![0; 128 + WIDE]);
     out.read_exact(&mut all).unwrap();
     let at = write(0, "new", 1, 200);

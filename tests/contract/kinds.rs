@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use tensorfs_layout::pool::have_committed;
-use tensorfs_tests::{Call, HostCalls, Injected, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
+use tensorfs_tests::{Call, HostCalls, Injected, Passthrough, Rule, Setup, asked_anew, on_mounts, wait_until, xattr};
 
 use crate::takeover::kept;
 
@@ -314,16 +314,6 @@ const CASES: [Case; 37] = [
         done: |dir| holds(&dir.join("b"), "secondfirst"),
     },
 ];
-
-/// What a file looks like as the server says it, not the kernel.
-pub(crate) fn asked_anew(path: &Path) -> io::Result<libc::statx> {
-    // SAFETY: any bytes are a valid one.
-    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    let (path, flags, asked) = (c_path(path), libc::AT_STATX_FORCE_SYNC, libc::STATX_BASIC_STATS);
-    // SAFETY: a path that ends with NUL, and a structure to fill.
-    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, asked, &mut stat) };
-    if done == 0 { Ok(stat) } else { Err(io::Error::last_os_error()) }
-}
 
 fn both_are_listed(dir: &Path) -> io::Result<()> {
     let mut names = Vec::new();

@@ -12,10 +12,9 @@ use std::thread;
 use tensorfs_fs::{Moving, Reply, Request};
 use tensorfs_layout::Ino;
 use tensorfs_tests::{
-    Call, Disk, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, copy_program, on_mounts, wait_until, xattr,
+    Call, Disk, HostCalls, Mount, Passthrough, Pattern, Rule, Setup, asked_anew, copy_program, on_mounts, wait_until,
+    xattr,
 };
-
-use crate::kinds::asked_anew;
 
 on_mounts!(
     what_is_open_goes_on,
