@@ -51,7 +51,7 @@
 //! |---|---|---|
 //! | `TENSORFS_MODEL_SEED` | the first seed; it also chooses the durability mode: `fsync`, `close` or `write` | 1 |
 //! | `TENSORFS_MODEL_SEEDS` | how many seeds | 3 (the others: 1) |
-//! | `TENSORFS_MODEL_STEPS` | steps of each actor | 300 (`lockstep_under_kills`: 1000) |
+//! | `TENSORFS_MODEL_STEPS` | steps of each actor | 300 (`lockstep_under_kills`: 600) |
 //! | `TENSORFS_MODEL_BURSTS` | bursts of each seed | 50 |
 //! | `TENSORFS_MODEL_PROCESSES`, `TENSORFS_MODEL_THREADS` | processes, and actors in each | 2, 2 |
 //! | `TENSORFS_MODEL_KILLS` | milliseconds, on average, after which `lockstep_under_kills` kills the server | 60 |
@@ -108,7 +108,7 @@ fn lockstep(setup: Setup) {
 /// Proves K1, K3.
 fn lockstep_under_kills(setup: Setup) {
     let average = number("TENSORFS_MODEL_KILLS", 60);
-    in_lockstep(setup, Some(Duration::from_millis(average)), 1, 1000);
+    in_lockstep(setup, Some(Duration::from_millis(average)), 1, 600);
 }
 
 fn in_lockstep(setup: Setup, kills: Option<Duration>, default_seeds: u64, default_steps: u64) {
