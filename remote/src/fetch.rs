@@ -84,8 +84,8 @@ impl<'a> Fetcher<'a> {
         Self::of(repository, written.packs().clone(), Some(written), None)
     }
 
-    /// As [`Fetcher::of_many`], beside others who fetch from there, too: what one of them has on its way the others wait
-    /// for, as it can be read then where he writes it.
+    /// As [`Fetcher::of_many`], beside others who fetch from there, too: what one of them has on its way the others
+    /// wait for, as it can be read then where he writes it.
     pub fn beside_others(repository: &'a Repository, written: Written) -> Self {
         Self::of(repository, written.packs().clone(), Some(written), Some(Vec::new()))
     }

@@ -301,8 +301,8 @@ fn let_go(files: &Files, top: Ino) {
     }
 }
 
-/// Does what newer trees have left to be done: lets go of what somebody had locked, and then has the kernel forget names,
-/// which waits for whoever looks into their directories.
+/// Does what newer trees have left to be done: lets go of what somebody had locked, and then has the kernel forget
+/// names, which waits for whoever looks into their directories.
 pub(super) fn do_what_was_left(files: &Files) {
     let store = files.store();
     let left = store.following().take_left();
