@@ -23,9 +23,11 @@ use tensorfs_layout::pool::ToBring;
 use crate::bring::mount::{AFTER_FAILURE, MOUNTED, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, Why, locked};
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Written};
 use crate::origin::{From, Noted};
 use crate::repository::{Hash, Newest, Repository};
+
+pub(crate) use follow::tell_of_end;
 
 /// After so long without one, whoever fetches those that have left asks no more often than that.
 const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(100));
@@ -63,7 +65,7 @@ pub fn bring_all(pool: &Path, at: &Path, follow: Option<Duration>) -> Result<()>
     let mount = Mount {
         pool: pool.to_owned(),
         at: at.to_owned(),
-        to: ToBring::of(pool)?,
+        to: Arc::new(ToBring::of(pool)?),
         uuid: String::new(),
         coming: Mutex::default(),
         over: AtomicBool::new(false),
@@ -114,11 +116,12 @@ pub fn bring_all(pool: &Path, at: &Path, follow: Option<Duration>) -> Result<()>
         Ok(opened) => Mutex::new(Arc::new(opened)),
     };
     let Ok(source) = from else { return Ok(()) };
+    let written = mount.written();
     thread::scope(|scope| {
         scope.spawn(|| mount.give_signs());
         let workers = (0..THREADS + THREADS_WAITED_FOR).map(|n| {
-            let (mount, source, opened) = (&mount, &source, &opened);
-            scope.spawn(move || while mount.work(source, opened, n >= THREADS).is_ok() {})
+            let (mount, source, opened, written) = (&mount, &source, &opened, &written);
+            scope.spawn(move || while mount.work(source, opened, (n >= THREADS, written)).is_ok() {})
         });
         let workers: Vec<_> = workers.collect();
         workers.into_iter().for_each(|worker| drop(worker.join()));
@@ -153,9 +156,14 @@ impl Mount {
     }
 
     /// Fetches files, until another state of the remote is to be looked at.
-    fn work(&self, source: &Source, opened: &Mutex<Arc<Opened>>, waited_for: bool) -> std::result::Result<(), Stop> {
+    fn work(
+        &self,
+        source: &Source,
+        opened: &Mutex<Arc<Opened>>,
+        (waited_for, written): (bool, &Written),
+    ) -> std::result::Result<(), Stop> {
         let now = locked(opened).clone();
-        let fetcher = &mut Fetcher::new(&now.repository);
+        let fetcher = &mut Fetcher::beside_others(&now.repository, written.clone());
         let mut idle = Instant::now();
         loop {
             let Some(job) = self.next(waited_for)? else {
@@ -173,7 +181,7 @@ impl Mount {
                 Err(error) => Err(Why::for_now(error.to_string())),
                 Ok(newer) if Arc::ptr_eq(newer, &now) => self.fetch(fetcher, &now.newest, job),
                 Ok(newer) => {
-                    let fetcher = &mut Fetcher::new(&newer.repository);
+                    let fetcher = &mut Fetcher::beside_others(&newer.repository, written.clone());
                     self.fetch(fetcher, &newer.newest, job)
                 }
             };

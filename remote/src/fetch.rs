@@ -1,11 +1,12 @@
 //! The bytes of a file, from the objects of a repository. Objects that are needed next are on their way while those
 //! before them are written: a store answers many requests at a time faster than one after the other.
 
-use std::collections::HashMap;
+mod written;
+
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tensorfs_layout::SegmentId;
@@ -14,8 +15,13 @@ use crate::error::{Error, Result};
 use crate::place::Coming;
 use crate::repository::{Content, Hash, Part, Repository, object_name};
 
+pub use written::Written;
+use written::{Packs, locked};
+
 /// Packs with so many bytes together are kept at hand, and one more.
 const PACKS: usize = 64 << 20;
+/// Of who fetches many files.
+pub const PACKS_OF_MANY: usize = 4 * PACKS;
 /// So many bytes are asked for ahead, and so many objects; one more may have come.
 const AHEAD: u64 = 128 << 20;
 const MOST: usize = 16;
@@ -26,59 +32,33 @@ const LONGEST: u64 = 64 << 20;
 /// Zeroes that nothing stores are written so many at a time.
 const ZEROES: usize = 1 << 20;
 
-/// Where an object was written as a part of a file: that file, and where it begins there.
-type Place = (SegmentId, u64);
-
-/// Objects that were written as parts of files, from where they can be read again.
-#[derive(Clone)]
-pub struct Written {
-    places: Arc<Mutex<HashMap<Hash, Place>>>,
-    open: Arc<dyn Fn(SegmentId) -> Option<File> + Send + Sync>,
-}
-
-impl Written {
-    /// None yet. `open` is asked for the files.
-    pub fn new(open: impl Fn(SegmentId) -> Option<File> + Send + Sync + 'static) -> Self {
-        Self { places: Arc::default(), open: Arc::new(open) }
-    }
-
-    /// What a file has was written there.
-    pub fn add(&self, content: &Content, segment: SegmentId) {
-        let mut places = self.places();
-        let mut at = 0_u64;
-        for part in &content.parts {
-            if let Part::Alone((_, hash)) = part {
-                places.entry(*hash).or_insert((segment, at));
-            }
-            at = at.saturating_add(part.len());
-        }
-    }
-
-    fn place(&self, part: &Part) -> Option<Place> {
-        let Part::Alone((_, hash)) = part else { return None };
-        self.places().get(hash).copied()
-    }
-
-    fn places(&self) -> MutexGuard<'_, HashMap<Hash, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Fetches parts of files.
 pub struct Fetcher<'a> {
     repository: &'a Repository,
-    /// Those that were used last come first.
-    packs: Vec<(Hash, Bytes)>,
-    room: usize,
+    packs: Arc<Mutex<Packs>>,
     written: Option<Written>,
     /// What is on its way, and what it counts for.
     asked: Vec<(Hash, Coming, u64)>,
+    /// What others are told that it is on its way here; none if there are no others.
+    begun: Option<Vec<Hash>>,
+    /// Others are not waited for.
+    hurries: bool,
+}
+
+/// What need not be fetched.
+enum AtHand {
+    /// An object.
+    Object(Bytes),
+    /// A part of a file, which is one.
+    Part(Bytes),
 }
 
 /// Where the bytes of a file go.
 pub enum Target<'a> {
     /// To a regular file, from its first byte on.
     File(&'a File),
+    /// To that of a segment, from where others may read it.
+    Segment(&'a File, SegmentId),
     /// One behind the other.
     Stream(&'a mut dyn Write),
 }
@@ -86,13 +66,33 @@ pub enum Target<'a> {
 impl<'a> Fetcher<'a> {
     /// Fetches from a repository.
     pub fn new(repository: &'a Repository) -> Self {
-        Self { repository, packs: Vec::new(), room: PACKS, written: None, asked: Vec::new() }
+        Self::of(repository, Arc::new(Mutex::new(Packs::new(PACKS))), None, None)
+    }
+
+    fn of(
+        repository: &'a Repository,
+        packs: Arc<Mutex<Packs>>,
+        written: Option<Written>,
+        begun: Option<Vec<Hash>>,
+    ) -> Self {
+        Self { repository, packs, written, asked: Vec::new(), begun, hurries: false }
     }
 
     /// As [`Fetcher::new`], for many files: what was written for one of them is not fetched for another one, and more
     /// packs are kept.
     pub fn of_many(repository: &'a Repository, written: Written) -> Self {
-        Self { room: 4 * PACKS, written: Some(written), ..Self::new(repository) }
+        Self::of(repository, written.packs().clone(), Some(written), None)
+    }
+
+    /// As [`Fetcher::of_many`], beside others who fetch from there, too: what one of them has on its way the others
+    /// wait for, as it can be read then where he writes it.
+    pub fn beside_others(repository: &'a Repository, written: Written) -> Self {
+        Self::of(repository, written.packs().clone(), Some(written), Some(Vec::new()))
+    }
+
+    /// Whether somebody waits for what is fetched from now on, who is not kept waiting for what others fetch.
+    pub fn hurry(&mut self, hurries: bool) {
+        self.hurries = hurries;
     }
 
     /// Asks for what a file needs that is to be fetched soon; false once nothing more is asked for ahead.
@@ -103,14 +103,16 @@ impl<'a> Fetcher<'a> {
     /// Asks for a part, unless it is here or on its way; false if too much is.
     pub fn ask(&mut self, part: &Part) -> bool {
         let Some((object, _)) = part.object() else { return true };
-        let is_known =
-            self.packs.iter().any(|(pack, _)| *pack == object) || self.asked.iter().any(|(asked, ..)| *asked == object);
+        let is_known = locked(&self.packs).has(object) || self.asked.iter().any(|(asked, ..)| *asked == object);
         if is_known || self.written.as_ref().is_some_and(|written| written.place(part).is_some()) {
             return true;
         }
         let ahead = self.asked.iter().fold(0_u64, |sum, (.., bytes)| sum.saturating_add(*bytes));
         if ahead >= AHEAD || self.asked.len() >= MOST {
             return false;
+        }
+        if !self.begin(object) && !self.hurries {
+            return true;
         }
         let bytes = if matches!(part, Part::Packed(_)) { PACK } else { part.len() };
         self.asked.push((object, self.repository.begin(object), bytes));
@@ -120,6 +122,42 @@ impl<'a> Fetcher<'a> {
     /// What was asked for is not needed any more.
     pub fn forget(&mut self) {
         self.asked.clear();
+        self.end_all();
+    }
+
+    /// Says to others that an object is on its way here; false if it is to one of them.
+    fn begin(&mut self, object: Hash) -> bool {
+        let (Some(begun), Some(written)) = (&mut self.begun, &self.written) else { return true };
+        if begun.contains(&object) {
+            return true;
+        }
+        let is_ours = written.begin(object);
+        if is_ours {
+            begun.push(object);
+        }
+        is_ours
+    }
+
+    /// Others need not wait for it any more.
+    fn end(&mut self, object: Hash) {
+        let (Some(begun), Some(written)) = (&mut self.begun, &self.written) else { return };
+        if let Some(at) = begun.iter().position(|one| *one == object) {
+            begun.swap_remove(at);
+            written.end(object);
+        }
+    }
+
+    fn end_all(&mut self) {
+        let (Some(begun), Some(written)) = (&mut self.begun, &self.written) else { return };
+        begun.drain(..).for_each(|object| written.end(object));
+    }
+
+    /// A part is in a segment by now, where it can be read again.
+    pub fn has_written(&mut self, part: &Part, place: (SegmentId, u64)) {
+        if let (Some(written), Some((object, _))) = (&self.written, part.object()) {
+            written.add_part(part, place);
+            self.end(object);
+        }
     }
 
     /// An object, be it on its way or not.
@@ -129,35 +167,30 @@ impl<'a> Fetcher<'a> {
             None => {
                 // What nobody has come for makes room.
                 if self.asked.len() >= MOST {
-                    self.asked.remove(0);
+                    let (dropped, ..) = self.asked.remove(0);
+                    self.end(dropped);
                 }
                 self.repository.object(object)
             }
         }
     }
 
-    /// Keeps a pack at hand, and those that were used before it as far as there is room.
-    fn keep(&mut self, pack: Hash, bytes: Bytes) {
-        self.packs.insert(0, (pack, bytes));
-        let mut kept = 0;
-        let fits = |(_, bytes): &&(Hash, Bytes)| {
-            kept += bytes.len();
-            kept <= self.room
-        };
-        let fit = self.packs.iter().take_while(fits).count();
-        self.packs.truncate(fit.max(1));
-    }
-
     /// The bytes of a part that was written before, if they are there yet.
     fn written_before(&self, part: &Part) -> Option<Bytes> {
         let written = self.written.as_ref()?;
         let (segment, at) = written.place(part)?;
-        let bytes = self.read_part(&(written.open)(segment)?, part, at);
+        let bytes = written.open(segment).and_then(|file| self.read_part(&file, part, at));
         if bytes.is_none() {
             // Nor is it asked for any more.
-            part.hash().map(|hash| written.places().remove(&hash));
+            part.hash().into_iter().for_each(|hash| written.remove(hash));
         }
         bytes
+    }
+
+    /// An object that is at hand, or in a file that was written before.
+    fn at_hand(&mut self, part: &Part, object: Hash) -> Option<AtHand> {
+        let pack = locked(&self.packs).get(object);
+        pack.map(AtHand::Object).or_else(|| self.written_before(part).map(AtHand::Part))
     }
 
     /// The bytes of a part; `None` of zeroes.
@@ -166,18 +199,24 @@ impl<'a> Fetcher<'a> {
             (Some(hash), Some(object)) => (hash, object),
             _ => return Ok(None),
         };
-        let whole = match self.packs.iter().position(|(pack, _)| *pack == object) {
-            Some(at) => {
-                self.packs[..=at].rotate_right(1);
-                self.packs[0].1.clone()
+        let mut found = self.at_hand(part, object);
+        if found.is_none() && !self.begin(object) && !self.hurries {
+            self.written.iter().for_each(|written| written.wait(object));
+            found = self.at_hand(part, object);
+            // If not, he has failed, or it takes too long.
+            self.begin(object);
+        }
+        let whole = match found {
+            Some(AtHand::Part(bytes)) => {
+                self.end(object);
+                return Ok(Some(bytes));
             }
-            None => match self.written_before(part) {
-                Some(bytes) => return Ok(Some(bytes)),
-                None => self.object(object)?,
-            },
+            Some(AtHand::Object(bytes)) => bytes,
+            None => self.object(object)?,
         };
-        if matches!(part, Part::Packed(_)) && self.packs.first().is_none_or(|(pack, _)| *pack != object) {
-            self.keep(object, whole.clone());
+        if matches!(part, Part::Packed(_)) {
+            locked(&self.packs).keep(object, whole.clone());
+            self.end(object);
         }
         let end = at.checked_add(part.len()).filter(|end| *end <= whole.len() as u64);
         let bytes = end.map(|end| whole.slice(at as usize..end as usize));
@@ -214,14 +253,18 @@ impl<'a> Fetcher<'a> {
             };
             match (&mut *target, bytes) {
                 (Target::File(file), Some(bytes)) => file.write_all_at(&bytes, at).map_err(host("write"))?,
+                (Target::Segment(file, segment), Some(bytes)) => {
+                    file.write_all_at(&bytes, at).map_err(host("write"))?;
+                    self.has_written(part, (*segment, at));
+                }
                 (Target::Stream(stream), Some(bytes)) => stream.write_all(&bytes).map_err(host("write"))?,
-                (Target::File(_), None) => {}
+                (Target::File(_) | Target::Segment(..), None) => {}
                 (Target::Stream(stream), None) => write_zeroes(stream, part.len()).map_err(host("write"))?,
             }
             at = at.saturating_add(part.len());
             each(part.len());
         }
-        if let Target::File(file) = target {
+        if let Target::File(file) | Target::Segment(file, _) = target {
             file.set_len(at).map_err(host("make as long as it was"))?;
         }
         Ok(fetched)
@@ -233,6 +276,12 @@ impl<'a> Fetcher<'a> {
         let mut bytes = vec![0; part.len() as usize];
         here.read_exact_at(&mut bytes, at).ok()?;
         (self.repository.hash(&bytes) == hash).then(|| bytes.into())
+    }
+}
+
+impl Drop for Fetcher<'_> {
+    fn drop(&mut self) {
+        self.end_all();
     }
 }
 

@@ -29,7 +29,7 @@ use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
-use crate::fetch::{Fetcher, Target, Written};
+use crate::fetch::{Fetcher, PACKS_OF_MANY, Target, Written};
 use crate::origin::Noted;
 use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Repository, State, Tree, name_of};
 
@@ -196,7 +196,8 @@ fn restore_to(
     let total = source.tree.entries().filter_map(|entry| entry.file.as_ref()).map(bytes_of).sum();
     let pool = Arc::new(pool);
     let of_written = pool.clone();
-    let written = Written::new(move |segment| of_written.segments().open(segment, libc::O_RDONLY).ok().map(File::from));
+    let open = move |segment| of_written.segments().open(segment, libc::O_RDONLY).ok().map(File::from);
+    let written = Written::new(open, PACKS_OF_MANY);
     let mut restore = Restore {
         source,
         pool,

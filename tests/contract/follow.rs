@@ -8,14 +8,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nix::mount::{MsFlags, mount as mount_by_kernel};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 use tensorfs_layout::check::Committed;
-use tensorfs_layout::pool::{Change, FOLLOW_CHUNK, Follow, FollowReply, follow, note_sum};
+use tensorfs_layout::pool::{Change, FOLLOW_CHUNK, Follow, FollowReply, Look, Whose, follow, note_sum};
 use tensorfs_layout::{Ino, ROOT};
-use tensorfs_tests::{Mount, Pattern, Setup, is_root, on_mounts, tensorfs, wait_until, xattr};
+use tensorfs_tests::{Call, HostCalls, Mount, Pattern, Rule, Setup, is_root, on_mounts, tensorfs, wait_until, xattr};
 
 use crate::bring::{Waits, all_come, bringers, errno, state};
 
@@ -24,6 +25,9 @@ on_mounts!(
     what_is_as_it_was_stays_the_same_file,
     who_has_an_old_version_open_reads_it_to_its_end,
     it_goes_on_whoever_was_killed,
+    who_follows_is_started_again_if_it_is_killed_alone,
+    what_changes_a_thing_into_another_is_refused,
+    what_was_opened_before_it_was_durable_can_be_read,
     what_was_gone_over_to_in_part_is_gone_over_to,
     more_than_one_transaction_takes_comes_too,
     what_was_removed_takes_no_room,
@@ -331,6 +335,123 @@ fn it_goes_on_whoever_was_killed(setup: Setup) {
     }
     mount.umount();
     mount.tensorfs_ok(["check", "--data", text(mount.pool())]);
+}
+
+/// Who follows, without who watches over that.
+fn followers(mount: &Mount) -> Vec<nix::unistd::Pid> {
+    let is_watched = |pid: &nix::unistd::Pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"--watched")
+    };
+    bringers(mount).into_iter().filter(is_watched).collect()
+}
+
+/// And it is told when that is given up.
+///
+/// Proves E30.
+fn who_follows_is_started_again_if_it_is_killed_alone(setup: Setup) {
+    let Some(remote) = Followed::new(setup, |mount| fs::write(mount.at("a"), b"a").unwrap()) else { return };
+    let mut mount = remote.mount();
+    remote.wait(&mount);
+    assert_eq!((bringers(&mount).len(), followers(&mount).len()), (2, 1));
+    for n in 1..=6 {
+        let mut killed = Vec::new();
+        wait_until("who follows", || {
+            killed = followers(&mount);
+            !killed.is_empty()
+        });
+        killed.iter().for_each(|pid| kill(*pid, Signal::SIGKILL).unwrap());
+        wait_until("its end", || !followers(&mount).iter().any(|pid| killed.contains(pid)));
+        if n < 6 {
+            fs::write(remote.origin.at(format!("b{n}")), b"b").unwrap();
+            remote.carry();
+            remote.wait(&mount);
+            assert_eq!(fs::read(mount.at(format!("b{n}"))).unwrap(), b"b");
+        }
+    }
+    wait_until("nobody watches over it", || bringers(&mount).is_empty());
+    let health = mount.tensorfs(["health", text(mount.path())]);
+    let said = String::from_utf8_lossy(&health.stdout).into_owned();
+    assert!(
+        said.contains("has died 6 times (signal 9)") && said.contains("tensorfs-carrier bring --follow="),
+        "{said}"
+    );
+    assert_eq!(health.status.code(), Some(1), "{said}");
+    // As it says.
+    mount.remount();
+}
+
+/// Proves E30.
+fn what_changes_a_thing_into_another_is_refused(setup: Setup) {
+    let fill = |mount: &Mount| {
+        fs::write(mount.at("file"), b"file").unwrap();
+        fs::create_dir_all(mount.at("dir/below")).unwrap();
+    };
+    let Some(remote) = Followed::new(setup, fill) else { return };
+    remote.make();
+    let mount = remote.mount_what_is_made(["-o", "nokeeper"]);
+    remote.wait(&mount);
+    for pid in bringers(&mount) {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    wait_until("nobody follows", || bringers(&mount).is_empty());
+    let at = File::open(mount.path()).unwrap();
+    let (uuid, note) = note(&remote.pool);
+    let ino = |name: &str| Ino(fs::metadata(mount.at(name)).unwrap().ino());
+    let (file, dir) = (ino("file"), ino("dir"));
+    let go = |changes: &[Change]| {
+        let begun = follow(&at, &Follow::Begin { pool: uuid.clone(), note: note_sum(&note) }).unwrap();
+        let FollowReply::Begun { switch, .. } = begun else { panic!("{begun:?}") };
+        let mut bytes = Vec::new();
+        changes.iter().for_each(|change| change.write(&mut bytes));
+        assert_eq!(follow(&at, &Follow::Changes { switch, at: 0, bytes }).unwrap(), FollowReply::Noted);
+        follow(&at, &Follow::Go { switch, note: note.clone(), last: true }).unwrap()
+    };
+    let look = |ino: Ino, mode: u32| {
+        let committed = Committed::read(&remote.pool).unwrap();
+        let look = Look::of(&committed.view().object(ino).unwrap().attributes);
+        Change::Look(ino, Look { mode, ..look })
+    };
+    let refused = |reply: FollowReply, what: &str| {
+        let FollowReply::Refused(why) = reply else { panic!("{reply:?}") };
+        assert!(why.contains(what), "{why}");
+    };
+    refused(go(&[look(file, libc::S_IFDIR | 0o755)]), "cannot become something else");
+    refused(go(&[look(dir, libc::S_IFREG | 0o644)]), "cannot become something else");
+    let name = |dir: Ino, name: &[u8], ino: Ino| Change::Name(Whose::There(dir), name.to_vec(), Whose::There(ino));
+    refused(go(&[name(ROOT, b"again", dir)]), "cannot have two names");
+    refused(go(&[name(ROOT, b"below", ino("dir/below"))]), "cannot have two names");
+    assert_eq!(names(mount.path()), ["dir", "file"]);
+    // One that is moved has one, whichever comes first; and a file may have many.
+    let moved = [name(ROOT, b"moved", dir), Change::Unname(ROOT, b"dir".to_vec()), name(ROOT, b"again", file)];
+    assert_eq!(go(&moved), FollowReply::Noted);
+    assert_eq!(go(&[look(file, libc::S_IFREG | 0o600)]), FollowReply::Noted);
+    assert_eq!(names(mount.path()), ["again", "file", "moved"]);
+    assert_eq!(fs::metadata(mount.at("again")).unwrap().mode(), libc::S_IFREG | 0o600);
+}
+
+/// Whoever fetches it does not know it yet, and asks again.
+///
+/// Proves E21, E30.
+fn what_was_opened_before_it_was_durable_can_be_read(setup: Setup) {
+    let calls = HostCalls::new();
+    let Some(remote) = Followed::new(setup, |mount| fs::write(mount.at("a"), b"a").unwrap()) else { return };
+    remote.make();
+    let setup = remote.setup.clone().pool_at(&remote.pool).mount_with(["--read-only", "--follow=0.05"]);
+    let mount = setup.host_calls(&calls).mount();
+    remote.wait(&mount);
+    fs::write(remote.origin.at("b"), Pattern(2).bytes(0, SIZE)).unwrap();
+    remote.carry();
+    let held = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").held());
+    held.wait_for_waiting(1);
+    wait_until("it can be seen", || mount.at("b").exists());
+    let at = mount.at("b");
+    let reads = thread::spawn(move || fs::read(at));
+    // So long that it was asked for more than once.
+    thread::sleep(Duration::from_secs(5));
+    assert!(held.waiting() > 0 && !reads.is_finished(), "{:?}", reads.join().unwrap().map(|bytes| bytes.len()));
+    drop(held);
+    assert!(reads.join().unwrap().unwrap() == Pattern(2).bytes(0, SIZE));
 }
 
 /// The note of which tree a pool has.

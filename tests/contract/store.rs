@@ -1,5 +1,6 @@
 //! A mount whose second copy is in an S3 store that keeps its objects on disk; and machines one after the other.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -10,10 +11,10 @@ use serde_json::Value;
 use tensorfs_tests::proxy::Proxy;
 use tensorfs_tests::s3::{S3, keys, s3};
 use tensorfs_tests::{
-    Mount, Mounted, Passthrough, Pattern, Setup, needs_mount, on_mounts, skip, tensorfs, wait_until, xattr,
+    Mount, Mounted, Passthrough, Pattern, Setup, needs_mount, on_mounts, safetensors, skip, tensorfs, wait_until, xattr,
 };
 
-on_mounts!(a_mount_from_s3_has_its_files_and_lets_them_leave_and_come_back);
+on_mounts!(a_mount_from_s3_has_its_files_and_lets_them_leave_and_come_back, each_object_is_asked_for_once);
 
 const SIZE: usize = 1 << 20;
 
@@ -128,6 +129,49 @@ fn a_mount_from_s3_has_its_files_and_lets_them_leave_and_come_back(setup: Setup)
     assert!(fs::read(&left).unwrap() == Pattern(1).bytes(0, SIZE));
     assert_ne!(state(&left), "away");
     ok(&["remote", "check", &carried.url, "--data", "--endpoint", &carried.proxy.endpoint()]);
+}
+
+/// Checkpoints with tensors that do not change, and small files that share a pack: what comes by itself asks for each
+/// object once, however many files have it.
+///
+/// Proves E22.
+fn each_object_is_asked_for_once(setup: Setup) {
+    let Some(server) = server("each_object_is_asked_for_once") else { return };
+    let how = if setup.passthrough() == Passthrough::On { "on" } else { "off" };
+    let carried = Carried::new(server, setup);
+    let tensors: Vec<Vec<u8>> = (0..4).map(|n| Pattern(n).bytes(0, 2 * SIZE)).collect();
+    let checkpoint = |step: u64| {
+        let own = Pattern(100 + step).bytes(0, 2 * SIZE);
+        let named = ["a", "b", "c", "d"].iter().zip(&tensors).map(|(name, bytes)| (*name, bytes.as_slice()));
+        safetensors(&named.chain([("own", own.as_slice())]).collect::<Vec<_>>())
+    };
+    for step in 0..6 {
+        fs::write(carried.mount.at(format!("step-{step}.safetensors")), checkpoint(step)).unwrap();
+    }
+    for n in 0..50 {
+        fs::write(carried.mount.at(format!("small-{n}")), Pattern(1000 + n).bytes(0, 40_000)).unwrap();
+    }
+    carried.carry();
+    let base = carried.mount.host();
+    let (pool, at, log) = (base.join("pool"), base.join("at"), base.join("log"));
+    fs::create_dir(&at).unwrap();
+    drop(carried.proxy.asked());
+    let more = ["--endpoint", &carried.proxy.endpoint(), "--passthrough", how, "--log", text(&log)];
+    ok(&[&["mount", "--from", &carried.url, text(&pool), text(&at)][..], &more].concat());
+    let _mounted = Mounted::adopt(&at);
+    wait_until("all files", || away(&pool) == 0);
+    let mut asked = BTreeMap::<String, u32>::new();
+    for line in carried.proxy.asked() {
+        if line.starts_with("GET ") && line.contains("/objects/") {
+            *asked.entry(line).or_default() += 1;
+        }
+    }
+    // Ten tensors, and the pack or packs of what is short.
+    assert!((11..16).contains(&asked.len()), "{asked:?}");
+    assert!(asked.values().all(|times| *times == 1), "{asked:?}");
+    for step in 0..6 {
+        assert!(fs::read(at.join(format!("step-{step}.safetensors"))).unwrap() == checkpoint(step));
+    }
 }
 
 /// Whatever becomes of requests meanwhile: once it says so, all of the mount is there.

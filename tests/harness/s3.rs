@@ -73,26 +73,37 @@ fn program() -> Option<PathBuf> {
 }
 
 /// So many ports that nobody uses; the protocol between its parts has one of its own for each of theirs.
-fn ports() -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..8).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+fn ports(ip: &str) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..8).map(|_| TcpListener::bind((ip, 0)).unwrap()).collect();
     held.iter().map(|one| one.local_addr().unwrap().port()).collect()
 }
 
 impl S3 {
     fn start() -> Result<Self, String> {
-        let program = program().ok_or("no S3 server: tests/run installs one")?;
-        // Somebody else may take a port just now.
-        (0..3).find_map(|_| Self::start_at(&program, &ports())).ok_or_else(|| "the S3 server does not start".to_owned())
+        Self::start_on("127.0.0.1")
     }
 
-    fn start_at(program: &Path, ports: &[u16]) -> Option<Self> {
+    /// One that listens at an address of this machine.
+    ///
+    /// # Errors
+    /// What is missing, if there can be none.
+    pub fn start_on(ip: &str) -> Result<Self, String> {
+        let program = program().ok_or("no S3 server: tests/run installs one")?;
+        // Somebody else may take a port just now.
+        (0..3)
+            .find_map(|_| Self::start_at(&program, ip, &ports(ip)))
+            .ok_or_else(|| "the S3 server does not start".to_owned())
+    }
+
+    fn start_at(program: &Path, ip: &str, ports: &[u16]) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap().keep();
         let users = dir.join("users.json");
         std::fs::write(&users, USERS).unwrap();
         let all: Vec<String> = ports.iter().map(u16::to_string).collect();
         let mut command = Command::new("bash");
         command.args(["-c", RUN, "s3"]).arg(&dir).arg(all.join(" ")).arg(program);
-        command.args(["server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false", "-filer", "-s3"]);
+        command.args(["server", "-master.telemetry=false", "-filer", "-s3"]);
+        command.args(["ip", "ip.bind"].map(|what| format!("-{what}={ip}")));
         command.args(["-volume.max=50", "-master.volumeSizeLimitMB=256", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
         command.arg(format!("-dir={}", dir.display())).arg(format!("-s3.config={}", users.display()));
         let parts = ["master.port", "volume.port", "filer.port", "s3.port"];
@@ -103,13 +114,13 @@ impl S3 {
         let mut server = command.spawn().ok()?;
         let alive = server.stdin.take()?;
         std::thread::spawn(move || server.wait());
-        let address = format!("127.0.0.1:{}", ports[6]);
+        let address = format!("{ip}:{}", ports[6]);
         // Whoever keeps bytes has told of himself, and S3 is spoken.
         let bucket = format!("/buckets/{BUCKET}/");
         let is_there = || {
-            says(ports[0], "GET", "/dir/assign", "\"fid\"")
-                && says(ports[6], "GET", "/", "HTTP/1.1 ")
-                && says(ports[4], "POST", &bucket, "HTTP/1.1 201")
+            says((ip, ports[0]), "GET", "/dir/assign", "\"fid\"")
+                && says((ip, ports[6]), "GET", "/", "HTTP/1.1 ")
+                && says((ip, ports[4]), "POST", &bucket, "HTTP/1.1 201")
         };
         for _ in 0..600 {
             if is_there() {
@@ -144,9 +155,9 @@ impl S3 {
 }
 
 /// True if a server says this to whoever asks it.
-fn says(port: u16, method: &str, path: &str, word: &str) -> bool {
+fn says(at: (&str, u16), method: &str, path: &str, word: &str) -> bool {
     let answer = || {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        let mut stream = TcpStream::connect(at)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         write!(
             stream,

@@ -232,11 +232,15 @@ impl Follower {
                 _ => {}
             }
         }
-        for Lost { dir, name, .. } in &lost {
-            store.link().forget_name(*dir, name);
-            store.forget_attributes(*dir);
+        for Lost { dir, name, ino } in lost {
+            // It waits for whoever looks into that directory, and whoever asks here does not.
+            if store.link().knows(ino) {
+                store.following().leave_name(dir, name);
+            }
+            store.forget_attributes(dir);
+            let_go(&self.files, ino);
         }
-        lost.into_iter().for_each(|lost| self.let_go(lost.ino));
+        store.bells().let_go().ring();
         committed
     }
 
@@ -253,45 +257,57 @@ impl Follower {
         }
         store.forget_attributes(ino);
     }
+}
 
-    /// Lets go of what has no name any more, and of all that lies below it. What somebody has open goes when he closes
-    /// it.
-    fn let_go(&self, top: Ino) {
-        let store = self.files.store();
-        let is_lost = |ino: Ino| ino != ROOT && store.view().object(ino).is_some_and(|object| object.names() == 0);
-        let mut left = vec![top];
-        while let Some(ino) = left.pop() {
-            if !is_lost(ino) {
-                continue;
+/// Lets go of what has no name any more, and of all that lies below it. What somebody has open goes when he closes it,
+/// and for what somebody else has locked nobody waits here.
+fn let_go(files: &Files, top: Ino) {
+    let store = files.store();
+    let is_lost = |ino: Ino| ino != ROOT && store.view().object(ino).is_some_and(|object| object.names() == 0);
+    let mut left = vec![top];
+    while let Some(ino) = left.pop() {
+        if !is_lost(ino) {
+            continue;
+        }
+        loop {
+            let names: Vec<(Box<[u8]>, Ino)> = {
+                let view = store.view();
+                view.entries_after(ino, 0).take(LOT).map(|(_, name, child)| (name.into(), child)).collect()
+            };
+            if names.is_empty() {
+                break;
             }
-            loop {
-                let names: Vec<(Box<[u8]>, Ino)> = {
-                    let view = store.view();
-                    view.entries_after(ino, 0).take(LOT).map(|(_, name, child)| (name.into(), child)).collect()
-                };
-                if names.is_empty() {
-                    break;
-                }
-                let unnamed = self.files.edit(|edit| {
-                    let removal = |(name, _): &(Box<[u8]>, Ino)| Record::Removal { dir: ino, name: name.clone() };
-                    let tx = names.iter().map(removal).fold(Transaction::new(0), Transaction::with);
-                    edit.store_from_reserve(tx)?;
-                    Ok(())
-                });
-                if let Err(fault) = unnamed {
-                    // The next recovery finds that no name leads there.
-                    log::log!(fault.level, "inode {ino}: letting go of what was in it: {fault}");
-                    return;
-                }
-                left.extend(names.into_iter().map(|(_, child)| child));
+            let unnamed = files.edit(|edit| {
+                let removal = |(name, _): &(Box<[u8]>, Ino)| Record::Removal { dir: ino, name: name.clone() };
+                let tx = names.iter().map(removal).fold(Transaction::new(0), Transaction::with);
+                edit.store_from_reserve(tx)?;
+                Ok(())
+            });
+            if let Err(fault) = unnamed {
+                // The next recovery finds that no name leads there.
+                log::log!(fault.level, "inode {ino}: letting go of what was in it: {fault}");
+                return;
             }
-            self.files.retire(ino);
-            // What the kernel never knew it does not forget either.
-            if store.view().object(ino).is_some_and(|object| object.names() == 0) && !store.link().knows(ino) {
-                self.files.forgotten(ino);
-            }
+            left.extend(names.into_iter().map(|(_, child)| child));
+        }
+        if let Some(held) = files.try_retire(ino) {
+            store.following().leave_held(held);
+            continue;
+        }
+        // What the kernel never knew it does not forget either.
+        if store.view().object(ino).is_some_and(|object| object.names() == 0) && !store.link().knows(ino) {
+            files.forgotten(ino);
         }
     }
+}
+
+/// Does what newer trees have left to be done: lets go of what somebody had locked, and then has the kernel forget
+/// names, which waits for whoever looks into their directories.
+pub(super) fn do_what_was_left(files: &Files) {
+    let store = files.store();
+    let left = store.following().take_left();
+    left.held.into_iter().for_each(|ino| let_go(files, ino));
+    left.names.iter().for_each(|(dir, name)| store.link().forget_name(*dir, name));
 }
 
 fn shortened(mut why: String) -> String {

@@ -1,4 +1,5 @@
-//! Letting go of what was removed while a program had it mapped, once that is over.
+//! Letting go of what was removed while a program had it mapped, once that is over; and of what a newer tree of a remote
+//! has no more, where somebody is to be waited for.
 
 use std::sync::Arc;
 
@@ -6,6 +7,7 @@ use crate::file::Files;
 use crate::store::{Bell, Bells};
 
 use super::chore::Chore;
+use super::follower;
 
 /// Lets go of it.
 pub(super) struct Releaser;
@@ -22,5 +24,6 @@ impl Chore for Releaser {
         if files.let_go_of_unmapped() {
             files.store().bells().unlink().ring();
         }
+        follower::do_what_was_left(files);
     }
 }

@@ -4,11 +4,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tensorfs_layout::Ino;
+
+/// So many names are kept for the kernel to forget. It asks for one that it knows yet all the same; only what it knew
+/// under it stays in its memory for longer.
+const NAMES: usize = 1 << 16;
 
 /// The table.
 pub(crate) struct Following {
     begun: Instant,
     known: Mutex<Known>,
+    left: Mutex<Left>,
+}
+
+/// What a newer tree has left to be done, by who may wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Names in directories that lead elsewhere by now, or nowhere, and that the kernel may know.
+    pub names: Vec<(Ino, Vec<u8>)>,
+    /// What has no name any more, and was held by somebody as it was to be let go of.
+    pub held: Vec<Ino>,
 }
 
 #[derive(Default)]
@@ -51,7 +66,7 @@ fn now() -> u64 {
 
 impl Default for Following {
     fn default() -> Self {
-        Self { begun: Instant::now(), known: Mutex::default() }
+        Self { begun: Instant::now(), known: Mutex::default(), left: Mutex::default() }
     }
 }
 
@@ -72,6 +87,24 @@ impl Following {
     pub fn came(&self, last: bool) {
         let mut known = self.known.lock();
         (known.came, known.partly) = (Some(now()), !last);
+    }
+
+    /// The kernel is to forget a name.
+    pub fn leave_name(&self, dir: Ino, name: Vec<u8>) {
+        let mut left = self.left.lock();
+        if left.names.len() < NAMES {
+            left.names.push((dir, name));
+        }
+    }
+
+    /// Something is to be let go of once nobody holds it.
+    pub fn leave_held(&self, ino: Ino) {
+        self.left.lock().held.push(ino);
+    }
+
+    /// All that was left, for who does it.
+    pub fn take_left(&self) -> Left {
+        std::mem::take(&mut *self.left.lock())
     }
 
     /// What is told of it.

@@ -223,4 +223,12 @@ impl ToBring {
     pub fn open(&self, segment: SegmentId) -> io::Result<OwnedFd> {
         self.segments.open_file(path_within(segment).as_str(), libc::O_RDWR)
     }
+
+    /// Opens a segment to which bytes were written, to read them: nobody takes who does for one who may write it.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn open_to_read(&self, segment: SegmentId) -> io::Result<OwnedFd> {
+        self.segments.open_file(path_within(segment).as_str(), libc::O_RDONLY)
+    }
 }

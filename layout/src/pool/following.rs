@@ -10,6 +10,7 @@
 //! is postcard's; the number of the ioctl stands for its version. Changes are one stream of bytes, each with its length
 //! in front, as one of them may be longer than a request.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
@@ -286,6 +287,9 @@ impl Change {
             Self::Unname(dir, name) => Record::Removal { dir: there(*dir)?, name: name.as_slice().into() },
             Self::Look(ino, look) => {
                 let object = view.object(*ino).ok_or_else(|| format!("there is no object {ino}"))?;
+                if object.kind() != look.mode & libc::S_IFMT {
+                    return Err(format!("{ino} cannot become something else than it is"));
+                }
                 let Attributes { segment, damaged, .. } = object.attributes;
                 Record::Attributes { ino: *ino, attributes: look.with(segment, damaged) }
             }
@@ -369,11 +373,18 @@ impl Pool {
         }
     }
 
-    /// Gives a name in a directory that was made to an object that was.
+    /// Gives a name in a directory that was made to an object that was. One of a directory is its only one.
     ///
     /// # Errors
-    /// The pool's own.
+    /// The pool's own; and there can be no such name.
     pub fn name_within(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<TxId> {
+        let view = self.view();
+        let is_dir = |ino: Ino| view.object(ino).is_some_and(Object::is_dir);
+        if !is_dir(dir) || dir == ino || (is_dir(ino) && view.object(ino).is_some_and(|object| object.names() > 0)) {
+            let what = format!("a name in {dir} for {ino} cannot be");
+            return Err(Error::Invalid { pool: self.path.clone(), what });
+        }
+        drop(view);
         self.edit().store(Transaction::new(0).with(Record::Name { dir, name: name.into(), ino }))
     }
 }
@@ -418,8 +429,33 @@ impl Edit<'_> {
                 Err(why) => return Ok(Err(why)),
             }
         }
+        if let Some(ino) = self.directory_of_two_names(&tx) {
+            return Ok(Err(format!("the directory {ino} cannot have two names")));
+        }
         tx.push(Record::Tier { number, tier });
         self.store_from_reserve(tx).map(|_| Ok(()))
+    }
+
+    /// A directory that has more than one name behind a transaction.
+    fn directory_of_two_names(&self, tx: &Transaction) -> Option<Ino> {
+        let (mut names, mut counts) = (HashMap::new(), HashMap::new());
+        for record in tx.records() {
+            let (place, now) = match record {
+                Record::Name { dir, name, ino } => ((*dir, &**name), Some(*ino)),
+                Record::Removal { dir, name } => ((*dir, &**name), None),
+                _ => continue,
+            };
+            let before = names.insert(place, now).unwrap_or_else(|| self.lookup(place.0, place.1));
+            if before == now {
+                continue;
+            }
+            for (ino, more) in before.map(|ino| (ino, -1)).into_iter().chain(now.map(|ino| (ino, 1))) {
+                if let Some(object) = self.object(ino).filter(|object| object.is_dir()) {
+                    *counts.entry(ino).or_insert_with(|| i64::from(object.names())) += more;
+                }
+            }
+        }
+        counts.into_iter().find(|(_, names)| *names > 1).map(|(ino, _)| ino)
     }
 }
 

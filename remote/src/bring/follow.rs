@@ -6,6 +6,8 @@
 //! one open.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -20,7 +22,7 @@ use crate::bring::changes::{Between, Step, changes, has_content, has_seals, new_
 use crate::bring::mount::{AFTER_FAILURE, Job, Mount, PAUSES, Stop, THREADS, THREADS_WAITED_FOR, Why, locked};
 use crate::carry::Settings;
 use crate::error::{Error, Result};
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Written};
 use crate::origin::{Followed, Follows};
 use crate::repository::{Content, Hash, Newest, Repository, batch_name, name_of};
 
@@ -53,6 +55,7 @@ struct Following {
     known: Mutex<Known>,
     /// Held by who reads what is known.
     reading: Mutex<()>,
+    written: Written,
 }
 
 #[derive(Default)]
@@ -87,8 +90,8 @@ fn over(_: Stop) -> Not {
 /// often. Nobody waits then for a store that does not answer.
 pub(super) fn bring(mount: Mount, noted: Followed, every: Option<Duration>) {
     let (repository, why, known) = (Mutex::default(), Mutex::default(), Mutex::default());
-    let following =
-        Arc::new(Following { mount, settings: noted.settings, repository, why, known, reading: Mutex::default() });
+    let (settings, reading, written) = (noted.settings, Mutex::default(), mount.written());
+    let following = Arc::new(Following { mount, settings, repository, why, known, reading, written });
     let begin = |work: fn(&Following)| {
         let following = following.clone();
         thread::spawn(move || work(&following))
@@ -104,6 +107,21 @@ pub(super) fn bring(mount: Mount, noted: Followed, every: Option<Duration>) {
         .collect();
     workers.into_iter().for_each(|worker| drop(worker.join()));
     following.mount.over.store(true, Ordering::SeqCst);
+}
+
+/// Tells the server of a mount that who looked for newer trees does so no more, and why.
+pub(crate) fn tell_of_end(pool: &Path, at: &Path, why: String) {
+    let tell = || {
+        let committed = Committed::read(pool)?;
+        let (follows, _) = noted(&committed)?;
+        let (pool, here) = (committed.superblock().uuid_text(), (follows.number, follows.time));
+        let told = Follow::Looked { pool, here, why: Some(shortened(why)) };
+        let at = File::open(at).and_then(|at| follow(&at, &told));
+        at.map_err(|error| Error::Refused(error.to_string()))
+    };
+    if let Err(error) = tell() {
+        log::debug!("{}: {error}", at.display());
+    }
 }
 
 impl Following {
@@ -129,7 +147,7 @@ impl Following {
             }
             thread::sleep(PAUSES[1]);
         };
-        let mut fetcher = Fetcher::new(&repository);
+        let mut fetcher = Fetcher::beside_others(&repository, self.written.clone());
         while locked(&self.repository).as_ref().is_some_and(|newest| Arc::ptr_eq(newest, &repository)) {
             let Some(job) = self.mount.next(waited_for)? else {
                 thread::sleep(PAUSES[usize::from(!waited_for)]);

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tensorfs_layout::pool::{Bring, BringReply, ToBring, bring};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::error::Error;
-use crate::fetch::{Fetcher, Target};
+use crate::fetch::{Fetcher, PACKS_OF_MANY, Target, Written};
 use crate::repository::{Content, Newest, Part};
 
 /// So many threads fetch whatever is next, and so many what somebody waits for.
@@ -39,6 +39,8 @@ const ZEROES: usize = 1 << 20;
 /// So often, and at these times, it is looked whether somebody else has done writing a part.
 const LOOKS: u32 = 30;
 const LOOK: Duration = Duration::from_millis(100);
+/// Of so many objects it is kept in mind where they were written: some 25 MiB, and the bytes of 256 GiB or more.
+const IN_MIND: usize = 1 << 18;
 /// Bytes of a reason at most.
 pub(super) const REASON: usize = 600;
 
@@ -125,7 +127,7 @@ pub(super) enum Stop {
 pub(super) struct Mount {
     pub(super) pool: PathBuf,
     pub(super) at: PathBuf,
-    pub(super) to: ToBring,
+    pub(super) to: Arc<ToBring>,
     pub(super) uuid: String,
     /// The files that are on their way.
     pub(super) coming: Mutex<Vec<OnItsWay>>,
@@ -133,6 +135,14 @@ pub(super) struct Mount {
 }
 
 impl Mount {
+    /// What those have written who fetch files from one remote beside each other. A file that was written may be
+    /// another one by now: what is read from it is compared with its name.
+    pub(super) fn written(&self) -> Written {
+        let to = self.to.clone();
+        let open = move |segment| to.open_to_read(segment).ok().map(File::from);
+        Written::new(open, PACKS_OF_MANY).of_newest(IN_MIND)
+    }
+
     pub(super) fn is_there_within(&self, patience: Duration) -> bool {
         let begun = Instant::now();
         // Of no file, so that nothing comes of it.
@@ -201,6 +211,7 @@ impl Mount {
         let content = content.ok_or_else(|| Why::of_file("its remote has no such file", true))?;
         let file = self.to.open(segment).map_err(|error| Why::for_now(format!("its segment: {error}")))?;
         let file = File::from(file);
+        fetcher.hurry(portion.is_some());
         if let Some(portion) = portion {
             check_size(&file, size).map_err(|error| Why::of_segment(&error))?;
             let fetched = self.fetch_portion(fetcher, content, (job, file), portion);
@@ -221,7 +232,7 @@ impl Mount {
             }
         };
         let shown = format!("inode {ino}");
-        let fetched = fetcher.file(content, None, (&mut Target::File(&file), &shown), each);
+        let fetched = fetcher.file(content, None, (&mut Target::Segment(&file, segment), &shown), each);
         // Closed before that is said.
         drop(file);
         fetched.map(drop).map_err(|error| {
@@ -281,6 +292,7 @@ impl Mount {
                 }
                 Ok(Some(bytes)) if there.is_none() || is_begun(&file, &bytes, *at) => {
                     file.write_all_at(&bytes, *at).map_err(|error| Why::of_segment(&error))?;
+                    fetcher.has_written(part, (segment, *at));
                 }
                 Ok(_) if there == Some(false) => return Err(Why::of_file("its segment: it has other bytes", false)),
                 Ok(_) => {}

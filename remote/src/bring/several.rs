@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tensorfs_layout::Ino;
 
 use crate::bring::mount::{AFTER_FAILURE, Job, Mount, PAUSES, Stop, Why, locked};
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Written};
 use crate::origin::Noted;
 use crate::repository::{Newest, Repository};
 
@@ -54,8 +54,9 @@ struct Source {
     opened: OnceLock<(Repository, Newest)>,
     /// Why it could not, when that was tried last.
     why: Mutex<Option<String>>,
-    /// Those who fetch from there.
+    /// Those who fetch from there, and what they have written.
     hands: OnceLock<Sender<Job>>,
+    written: OnceLock<Written>,
     /// The last file that was fetched from there has come.
     has_answered: AtomicBool,
 }
@@ -155,7 +156,8 @@ impl Sources {
     fn fetch(&self, which: usize, jobs: &Mutex<Receiver<Job>>) {
         let source = &self.all[which];
         let Some((repository, newest)) = source.opened.get() else { return };
-        let mut fetcher = Fetcher::new(repository);
+        let written = source.written.get_or_init(|| self.mount.written());
+        let mut fetcher = Fetcher::beside_others(repository, written.clone());
         loop {
             let Ok(job) = locked(jobs).recv() else { return };
             let fetched = self.mount.fetch(&mut fetcher, newest, job);

@@ -327,6 +327,9 @@ pub struct Bring {
     /// Go on to newer trees of the remote, and look for one every so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub follow: Option<Duration>,
+    /// Somebody watches over this process
+    #[arg(long, hide = true)]
+    pub watched: bool,
     /// The pool's directory
     pub pool: PathBuf,
     /// Where it is mounted, or is going to be

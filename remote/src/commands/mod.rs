@@ -15,6 +15,7 @@ mod show;
 mod status;
 mod tidy;
 mod wait;
+mod watched;
 mod when;
 
 pub use cli::Cli;

@@ -2,6 +2,7 @@
 
 mod guest;
 mod kills;
+mod lost;
 mod machines;
 mod outliving;
 mod quotas;
