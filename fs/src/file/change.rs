@@ -15,6 +15,15 @@ use super::locked::Locked;
 use super::mode::Changer;
 use super::state::Seen;
 
+/// What a change of a file's size means.
+#[derive(Clone, Copy)]
+pub(super) enum Cut {
+    /// The file goes on with what is left of it.
+    Size,
+    /// An open has emptied it: it is another one from then on, as one that is replaced is.
+    Anew(Timestamp),
+}
+
 impl Locked<'_> {
     /// Sets the size of a file, which need not be open.
     pub fn resize(&mut self, caller: Caller, size: u64) -> Result<()> {
@@ -26,7 +35,7 @@ impl Locked<'_> {
             self.check_whole()?;
         }
         self.files.drop_privileges(caller, self.ino())?;
-        self.truncate(caller, size)
+        self.truncate(caller, size, Cut::Size)
     }
 
     /// Sets times on a file's segment. There they are looked up while the file is in use, and there recovery sees, if
@@ -50,7 +59,7 @@ impl Locked<'_> {
     }
 
     /// Sets a file's size in place.
-    pub(super) fn truncate(&mut self, caller: Caller, size: u64) -> Result<()> {
+    pub(super) fn truncate(&mut self, caller: Caller, size: u64, cut: Cut) -> Result<()> {
         let (files, ino) = (self.files, self.ino());
         let (store, mut may_wait) = (files.store(), true);
         // What a mapping could then fill without asking has to have room.
@@ -73,8 +82,11 @@ impl Locked<'_> {
                 break host;
             }
         };
-        if size < host.size && !self.is_replacing() {
-            self.record_cut(caller, size, &host)?;
+        let replacing = self.serving_mut().and_then(|serving| serving.replacing.as_mut());
+        match (replacing, cut) {
+            (None, _) if size < host.size => self.record_cut(caller, size, &host, cut)?,
+            (Some(replace), Cut::Anew(at)) => replace.emptied = at,
+            _ => {}
         }
         let segment = self.segment().ok_or(Fault::new(libc::EIO))?;
         let done = open(segment).and_then(|fd| {
@@ -104,24 +116,29 @@ impl Locked<'_> {
     /// Bytes that are recorded are cut in the records first: so a killed server's successor does not take them for
     /// lost, and whatever is recorded and made durable later comes with the cut. With it is recorded when they were
     /// written last: so recovery knows what was written since, and does not cut that.
-    fn record_cut(&self, caller: Caller, size: u64, host: &HostStat) -> Result<()> {
+    fn record_cut(&self, caller: Caller, size: u64, host: &HostStat, cut: Cut) -> Result<()> {
         let (ino, mut has_name) = (self.ino(), true);
         let recorded = self.files.edit(|edit| {
             // Also of a file that has no name any more: the next server may take it over.
-            let Some(object) = edit.object(ino).filter(|object| object.size() > size) else {
-                return Ok(());
-            };
+            let Some(object) = edit.object(ino) else { return Ok(()) };
             has_name = object.names() > 0;
-            let Some(segment) = object.attributes.segment else { return Ok(()) };
-            let offset = object.tail().0.min(size);
-            let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
-            let record = Record::Truncation { ino, segment, offset, len, allocated, cut_from };
-            let mut tx = Transaction::new(caller.unique).with(record);
-            let attributes = self.observed(&object.attributes, host);
+            let mut tx = Transaction::new(caller.unique);
+            let mut attributes = object.attributes.clone();
+            if let Some(segment) = attributes.segment.filter(|_| object.size() > size) {
+                let offset = object.tail().0.min(size);
+                let (len, allocated, cut_from) = (size - offset, host.allocated, host.size);
+                tx.push(Record::Truncation { ino, segment, offset, len, allocated, cut_from });
+                attributes = self.observed(&attributes, host);
+            }
+            if let Cut::Anew(at) = cut {
+                attributes.btime = at;
+            }
             if attributes != object.attributes {
                 tx.push(Record::Attributes { ino, attributes });
             }
-            edit.store_from_reserve(tx)?;
+            if !tx.is_empty() {
+                edit.store_from_reserve(tx)?;
+            }
             Ok(())
         });
         match recorded {

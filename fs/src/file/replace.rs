@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorfs_layout::SegmentId;
 use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
-use tensorfs_layout::{SegmentId, Timestamp};
 
 use crate::caller::{Caller, Ending};
 use crate::clock;
@@ -22,6 +22,7 @@ use crate::error::{Fault, Host, Result};
 use crate::store::host;
 
 use super::Files;
+use super::change::Cut;
 use super::learn::{Learned, Switch};
 use super::locked::Locked;
 use super::look::Made;
@@ -84,20 +85,7 @@ impl Locked<'_> {
             }
         }
         self.files.store().counters().truncated_in_place.add(1);
-        let at = clock::now();
-        self.truncate(caller, 0)?;
-        self.date_anew(caller, at)
-    }
-
-    /// The file has been emptied in place, and is another one from then on, as one that is replaced is.
-    fn date_anew(&self, caller: Caller, at: Timestamp) -> Result<()> {
-        let ino = self.ino();
-        self.files.edit(|edit| {
-            let Some(object) = edit.object(ino) else { return Ok(()) };
-            let attributes = Attributes { btime: at, ..object.attributes.clone() };
-            edit.store_from_reserve(Transaction::new(caller.unique).with(Record::Attributes { ino, attributes }))?;
-            Ok(())
-        })
+        self.truncate(caller, 0, Cut::Anew(clock::now()))
     }
 
     /// True if a program runs from the file.
