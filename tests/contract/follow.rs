@@ -441,8 +441,10 @@ fn what_was_opened_before_it_was_durable_can_be_read(setup: Setup) {
     let mount = setup.host_calls(&calls).mount();
     remote.wait(&mount);
     fs::write(remote.origin.at("b"), Pattern(2).bytes(0, SIZE)).unwrap();
+    // Whoever fetches has the log made durable, too.
+    let syncs = Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").by(mount.pid().unwrap());
+    let held = calls.add(syncs.held());
     remote.carry();
-    let held = calls.add(Rule::of_any([Call::Fdatasync, Call::Fsync]).on("/log").held());
     held.wait_for_waiting(1);
     wait_until("it can be seen", || mount.at("b").exists());
     let at = mount.at("b");

@@ -81,6 +81,7 @@ pub struct Rule {
     errno: i32,
     delay: Duration,
     after: bool,
+    pid: i32,
 }
 
 /// A rule that counts until this is dropped.
@@ -108,7 +109,14 @@ impl Rule {
             errno: 0,
             delay: Duration::ZERO,
             after: false,
+            pid: 0,
         }
+    }
+
+    /// Only of this process, and not of others that it starts.
+    pub fn by(mut self, pid: i32) -> Rule {
+        self.pid = pid;
+        self
     }
 
     /// Only on files whose path, from the pool's directory on, contains this.
@@ -206,6 +214,7 @@ impl HostCalls {
         slot.times.store(rule.times, Ordering::Relaxed);
         slot.errno.store(rule.errno as u32, Ordering::Relaxed);
         slot.after.store(rule.after.into(), Ordering::Relaxed);
+        slot.pid.store(rule.pid.cast_unsigned(), Ordering::Relaxed);
         slot.delay.store(rule.delay.as_millis() as u64, Ordering::Relaxed);
         slot.arrived.store(0, Ordering::Relaxed);
         slot.hits.store(0, Ordering::Relaxed);

@@ -62,7 +62,9 @@ fn is_about(rule: &Rule, call: Call, places: &Places) -> bool {
         let path = path.as_os_str().as_bytes();
         rule.under.rest_of(path).is_some_and(|rest| rule.part.is_in(rest))
     };
+    let pid = rule.pid.load(Ordering::Relaxed);
     rule.is_on()
+        && (pid == 0 || pid == std::process::id())
         && rule.calls.load(Ordering::Relaxed) & call.bit() != 0
         && places.iter().flatten().any(|path| fits(path))
 }

@@ -125,6 +125,8 @@ pub struct Rule {
     pub errno: AtomicU32,
     /// 1 if the call is made first, and what the rule says happens then.
     pub after: AtomicU32,
+    /// The process whose calls it is about, or 0.
+    pub pid: AtomicU32,
     /// The calls it is about, as a set of bits.
     pub calls: AtomicU64,
     /// How many matching calls pass before it acts.
