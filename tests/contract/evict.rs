@@ -670,7 +670,9 @@ fn what_belongs_to_the_remote_leaves_by_itself(setup: Setup) {
     // With who watches over it.
     assert_eq!(fetching.len(), 2, "{fetching:?}");
     fetching.iter().for_each(|pid| assert_eq!(priority(*pid), priority(Pid::this())));
-    fetching.iter().for_each(|pid| drop(kill(*pid, Signal::SIGKILL)));
+    for pid in &fetching {
+        let _ = kill(*pid, Signal::SIGKILL);
+    }
     wait_until("others", || at_work("bring", mount.pool()).iter().filter(|pid| !fetching.contains(pid)).count() == 2);
     // What is to stay does, whatever was said of it before.
     let stays = File::open(mount.at("else")).unwrap();

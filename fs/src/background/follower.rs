@@ -305,9 +305,8 @@ fn let_go(files: &Files, top: Ino) {
 /// names, which waits for whoever looks into their directories.
 pub(super) fn do_what_was_left(files: &Files) {
     let store = files.store();
-    let left = store.following().take_left();
-    left.held.into_iter().for_each(|ino| let_go(files, ino));
-    left.names.iter().for_each(|(dir, name)| store.link().forget_name(*dir, name));
+    store.following().take_held().into_iter().for_each(|ino| let_go(files, ino));
+    store.following().take_names().iter().for_each(|(dir, name)| store.link().forget_name(*dir, name));
 }
 
 fn shortened(mut why: String) -> String {

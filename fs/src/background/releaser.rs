@@ -1,5 +1,5 @@
-//! Letting go of what was removed while a program had it mapped, once that is over; and of what a newer tree of a remote
-//! has no more, where somebody is to be waited for.
+//! Letting go of what was removed while a program had it mapped, once that is over; and of what a newer tree of a
+//! remote has no more, where somebody is to be waited for.
 
 use std::sync::Arc;
 

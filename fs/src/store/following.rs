@@ -18,12 +18,12 @@ pub(crate) struct Following {
 }
 
 /// What a newer tree has left to be done, by who may wait for it.
-#[derive(Debug, Default)]
-pub(crate) struct Left {
+#[derive(Default)]
+struct Left {
     /// Names in directories that lead elsewhere by now, or nowhere, and that the kernel may know.
-    pub names: Vec<(Ino, Vec<u8>)>,
+    names: Vec<(Ino, Vec<u8>)>,
     /// What has no name any more, and was held by somebody as it was to be let go of.
-    pub held: Vec<Ino>,
+    held: Vec<Ino>,
 }
 
 #[derive(Default)]
@@ -102,9 +102,14 @@ impl Following {
         self.left.lock().held.push(ino);
     }
 
-    /// All that was left, for who does it.
-    pub fn take_left(&self) -> Left {
-        std::mem::take(&mut *self.left.lock())
+    /// The names that the kernel is to forget, for who waits until it has.
+    pub fn take_names(&self) -> Vec<(Ino, Vec<u8>)> {
+        std::mem::take(&mut self.left.lock().names)
+    }
+
+    /// What is to be let go of once nobody holds it, for who waits for that.
+    pub fn take_held(&self) -> Vec<Ino> {
+        std::mem::take(&mut self.left.lock().held)
     }
 
     /// What is told of it.

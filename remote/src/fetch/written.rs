@@ -57,7 +57,7 @@ impl Written {
         Self { places: Arc::default(), open: Arc::new(open), packs, coming: Arc::default() }
     }
 
-    /// The same, of so many objects at most: the newest.
+    /// Remembers the places of so many objects at most, the newest ones.
     pub fn of_newest(self, most: usize) -> Self {
         locked(&self.places).most = Some(most);
         self
