@@ -31,6 +31,8 @@ const PACK: u64 = 16 << 20;
 const LONGEST: u64 = 64 << 20;
 /// Zeroes that nothing stores are written so many at a time.
 const ZEROES: usize = 1 << 20;
+/// So many bytes are written at a time.
+const PIECE: usize = 1 << 20;
 
 /// Fetches parts of files.
 pub struct Fetcher<'a> {
@@ -252,9 +254,9 @@ impl<'a> Fetcher<'a> {
                 }
             };
             match (&mut *target, bytes) {
-                (Target::File(file), Some(bytes)) => file.write_all_at(&bytes, at).map_err(host("write"))?,
+                (Target::File(file), Some(bytes)) => write_at(file, &bytes, at).map_err(host("write"))?,
                 (Target::Segment(file, segment), Some(bytes)) => {
-                    file.write_all_at(&bytes, at).map_err(host("write"))?;
+                    write_at(file, &bytes, at).map_err(host("write"))?;
                     self.has_written(part, (*segment, at));
                 }
                 (Target::Stream(stream), Some(bytes)) => stream.write_all(&bytes).map_err(host("write"))?,
@@ -283,6 +285,16 @@ impl Drop for Fetcher<'_> {
     fn drop(&mut self) {
         self.end_all();
     }
+}
+
+/// A little at a time: with more of it the host's kernel takes memory in lots that cost several times as much.
+fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    let mut at = at;
+    for piece in bytes.chunks(PIECE) {
+        file.write_all_at(piece, at)?;
+        at += piece.len() as u64;
+    }
+    Ok(())
 }
 
 fn write_zeroes(stream: &mut dyn Write, len: u64) -> io::Result<()> {

@@ -17,6 +17,8 @@ use crate::relief::Relief;
 
 /// Between two looks while files are about to come to rest.
 const SOON: Duration = Duration::from_secs(1);
+/// Before the first of them: what has come to rest, but is not committed yet, is so when the pool is looked at again.
+const AT_ONCE: Duration = Duration::from_millis(10);
 /// So often in a row a remote may look damaged to a carrier, before it is.
 const DAMAGED: u32 = 2;
 /// For so long garbage is removed between two batches.
@@ -42,6 +44,7 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
     let mut pause = SOON;
     let (mut carrier, mut healer, mut relief) = (None, None, None);
     let mut damaged = 0;
+    let mut wait = AT_ONCE;
     loop {
         let passed = pass(arguments, &mut carrier);
         if let Some(carrier) = carrier.as_mut().filter(|_| arguments.watch && !arguments.no_mend) {
@@ -56,8 +59,12 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
         let next = match passed {
             Ok(outcome) => {
                 (pause, damaged) = (SOON, 0);
+                let soon = std::mem::replace(&mut wait, AT_ONCE);
                 match outcome {
-                    Outcome::Waiting(_) => SOON,
+                    Outcome::Waiting(_) => {
+                        wait = SOON;
+                        soon
+                    }
                     _ if !arguments.watch => return Ok(()),
                     _ => Duration::from_secs(arguments.interval),
                 }
