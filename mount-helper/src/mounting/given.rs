@@ -16,6 +16,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
 use nix::unistd::syncfs;
 
 use crate::mounting::mountinfo::{Mount, Table};
+use crate::mounting::serving::{self, connection_in};
 use crate::mounting::{apart, foreign, inherited, paths};
 use crate::show::failure::{Failure, reason};
 
@@ -158,16 +159,9 @@ fn connection(device: &impl AsFd) -> Option<u32> {
     connection_in(&text)
 }
 
-fn connection_in(fdinfo: &str) -> Option<u32> {
-    fdinfo.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
-}
-
 /// Whether a process serves a mount, by the connections that it has. None if the kernel tells of none.
 pub fn is_served_by(mount: &Mount, pid: u32) -> Option<bool> {
-    let found = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?.flatten();
-    let mut of = found.filter_map(|one| connection_in(&std::fs::read_to_string(one.path()).ok()?)).peekable();
-    of.peek()?;
-    Some(of.any(|number| number == mount.device().1))
+    serving::is_by(pid, mount.device().1)
 }
 
 /// Whether a descriptor is one of `/dev/fuse`, and of the connection of a mount as far as the kernel tells.

@@ -28,6 +28,7 @@ pub mod process;
 pub mod remount;
 pub mod request;
 pub mod server;
+mod serving;
 pub mod sight;
 pub mod signals;
 pub mod target;

@@ -12,7 +12,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::fstatfs;
 use nix::unistd::geteuid;
+use tensorfs_layout::pool::holder;
 
+use crate::mounting::serving;
 use crate::show::failure::{At, Failure};
 
 /// The type tensorfs mounts with.
@@ -124,13 +126,20 @@ impl Mount {
     }
 
     /// A FUSE mount whose server is gone. Of one that is foreign it is not asked, and of one that is not in sight it
-    /// cannot be.
+    /// cannot be. Nor is a server asked that is seen to go on: it may hang.
     ///
     /// `stat` alone may be answered from the kernel's cache, long after the server died; `statfs` never is.
     pub fn is_dead(&self) -> bool {
         self.is_fuse()
             && !self.is_foreign()
+            && !self.is_seen_to_go_on()
             && self.reach().is_some_and(|root| matches!(fstatfs(&root), Err(Errno::ENOTCONN | Errno::ECONNABORTED)))
+    }
+
+    /// Whether who has the pool serves this mount of it.
+    fn is_seen_to_go_on(&self) -> bool {
+        let holder = if self.is_tensorfs() { holder(&self.source).ok().flatten() } else { None };
+        holder.is_some_and(|holder| serving::goes_on(holder.pid, self.device.1))
     }
 }
 

@@ -234,8 +234,9 @@ impl From<&MountRequest> for errands::Mount {
     }
 }
 
+/// Nothing is asked of what is mounted there: its server may hang.
 fn require(path: &Path, hint: &str) -> Result<(), Failure> {
-    match fs::symlink_metadata(path) {
+    match path.canonicalize() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::at(path, hint)),
         // a dead mount, or no permission: whoever comes next sees it too
         _ => Ok(()),

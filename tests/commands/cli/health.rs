@@ -68,6 +68,34 @@ fn a_server_that_hangs_does_not_hang_the_probe() {
     assert_eq!(health(&room, &["--timeout", "60", "mnt"]).0, Some(0));
 }
 
+/// Nothing is asked of a mount whose server is seen to have it (Linux 6.18 and newer).
+#[test]
+fn a_server_that_hangs_does_not_hang_mount_and_umount() {
+    needs_mount!();
+    let room = Room::mounted();
+    let server = room.pid("pool");
+    let shown = fs::read_dir(format!("/proc/{server}/fdinfo")).unwrap();
+    let tells = |path| fs::read_to_string(path).is_ok_and(|text| text.contains("fuse_connection:"));
+    if !shown.flatten().any(|one| tells(one.path())) {
+        return skip("cli::a_server_that_hangs_does_not_hang_mount_and_umount", "the kernel does not tell of servers");
+    }
+    room.ok(["create", "another"]);
+    fs::create_dir(room.at("elsewhere")).unwrap();
+    // What is cached of attributes is not told any more.
+    std::thread::sleep(Duration::from_millis(1500));
+    kill(server, libc::SIGSTOP);
+    let words = [&["mount", "pool", "mnt"][..], &["mount", "pool", "elsewhere"], &["mount", "another", "mnt"]];
+    let of: Vec<_> = words.iter().map(|words| room.run(*words)).collect();
+    let left = room.run(["umount", "--lazy", "mnt"]);
+    kill(server, libc::SIGCONT);
+    for output in of {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && complaint.contains(&format!("process {server}")), "{complaint}");
+    }
+    assert!(left.status.success(), "{}", said(&left));
+    wait_for_end(server);
+}
+
 #[test]
 fn what_is_wrong_with_a_mount_that_serves_is_told() {
     needs_mount!();
