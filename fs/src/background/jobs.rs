@@ -188,24 +188,53 @@ mod tests {
 
     use super::*;
 
-    /// Proves B15.
-    #[test]
-    fn there_are_so_many_jobs_at_a_time_and_no_more() {
+    /// Calls something with the jobs of a new pool.
+    fn with_jobs(call: impl FnOnce(&Jobs)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
         Pool::create(&path, &CreateOptions::default()).unwrap();
         let pool = Arc::new(Pool::open(&path, &OpenOptions::default()).unwrap());
         let store = Store::new(pool.clone(), Options::default(), Durability::Fsync, 1024);
         let jobs = Jobs::new(Arc::new(Files::new(Arc::new(store))));
-        let others: Vec<Arc<Job>> = (0..MOST).map(|_| Arc::new(Job::new(false))).collect();
-        for (number, job) in (1000..).zip(&others) {
-            jobs.all.lock().insert(number, (job.clone(), None));
-        }
-        let start = || jobs.start(Work { structure: true, ..Work::default() });
-        assert_eq!(start().err().map(|fault| fault.errno), Some(libc::EBUSY));
-        others[0].end();
-        assert!(start().is_ok());
+        call(&jobs);
         jobs.finish();
         pool.close().unwrap();
+    }
+
+    /// Proves B15.
+    #[test]
+    fn there_are_so_many_jobs_at_a_time_and_no_more() {
+        with_jobs(|jobs| {
+            let others: Vec<Arc<Job>> = (0..MOST).map(|_| Arc::new(Job::new(false))).collect();
+            for (number, job) in (1000..).zip(&others) {
+                jobs.all.lock().insert(number, (job.clone(), None));
+            }
+            let start = || jobs.start(Work { structure: true, ..Work::default() });
+            assert_eq!(start().err().map(|fault| fault.errno), Some(libc::EBUSY));
+            others[0].end();
+            assert!(start().is_ok());
+        });
+    }
+
+    /// On a busy machine who asks may not run for so long.
+    #[test]
+    fn a_job_that_was_asked_about_two_seconds_ago_does_not_give_way() {
+        with_jobs(|jobs| {
+            let job = Arc::new(Job::new(true));
+            jobs.all.lock().insert(1000, (job.clone(), None));
+            let works = job.clone();
+            let working = thread::spawn(move || {
+                while works.is_wanted() {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                works.end();
+            });
+            thread::sleep(Duration::from_secs(2));
+            let started = jobs.start(Work { structure: true, data: true, ..Work::default() });
+            assert_eq!(started.err().map(|fault| fault.errno), Some(libc::EBUSY));
+            assert!(job.is_wanted());
+            job.cancel();
+            working.join().unwrap();
+        });
     }
 }
