@@ -425,6 +425,10 @@ impl<'a> Restore<'a> {
         self.restored.bytes += bytes;
         let what = match content.state {
             State::Whole => None,
+            State::Open if content.tail > 0 => Some(format!(
+                "was open to write: {bytes} of its {} bytes are here, the last {} as they were found then",
+                content.size, content.tail
+            )),
             State::Open => Some(format!("was open to write: {bytes} of its {} bytes are here", content.size)),
             State::Damaged => {
                 Some("was damaged in its pool: it is as it was carried before that, if it was".to_owned())

@@ -22,6 +22,7 @@ on_mounts!(
     what_was_waited_for_is_in_the_remote,
     what_was_waited_for_is_in_an_encrypted_remote_and_cannot_be_read_there,
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
+    what_stands_behind_the_seals_of_a_file_that_stays_open_is_carried_as_it_is,
     what_was_put_before_it_waited_is_told,
     a_pool_that_changes_all_the_time_is_carried_whole,
     who_waits_for_so_long_is_told,
@@ -207,7 +208,7 @@ fn a_file_that_stays_open_is_carried_as_far_as_it_is_sealed(setup: Setup) {
     let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(mount.at("new")).unwrap();
     new.write_all(b"not sealed").unwrap();
     mount.sync();
-    mount.tensorfs_ok(["remote", "carry", text(mount.pool()), "--patience", "3"]);
+    mount.tensorfs_ok(["remote", "carry", text(mount.pool()), "--patience", "3", "--open-every", "0"]);
     let (file, new_file) = (file_of(&mount, &url, "/log"), file_of(&mount, &url, "/new"));
     assert_eq!(file["state"], "open", "{file}");
     assert_eq!(new_file["state"], "open", "{new_file}");
@@ -219,6 +220,71 @@ fn a_file_that_stays_open_is_carried_as_far_as_it_is_sealed(setup: Setup) {
     drop((held, new));
     mount.tensorfs_ok(["remote", "wait", text(mount.path())]);
     assert_eq!(file_of(&mount, &url, "/log")["state"], "whole");
+    restores(&mut mount, &url);
+}
+
+/// A log, of which nothing is sealed while it is open, one that was at rest and is appended to, and a file that was at
+/// rest and is written in place. Carried by one carrier after the other, and by one that goes on.
+///
+/// Proves E7.
+fn what_stands_behind_the_seals_of_a_file_that_stays_open_is_carried_as_it_is(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    for name in ["grown", "placed"] {
+        fs::write(mount.at(name), Pattern(1).bytes(0, SIZE)).unwrap();
+        mount.tensorfs_ok(["seal", text(&mount.at(name))]);
+    }
+    carried(&mount, "60");
+    let new = File::create_new(mount.at("log")).unwrap();
+    let grown = OpenOptions::new().append(true).open(mount.at("grown")).unwrap();
+    let placed = OpenOptions::new().write(true).open(mount.at("placed")).unwrap();
+    let go_on = |n: u64| {
+        for mut file in [&new, &grown] {
+            file.write_all(&Pattern(n).bytes(0, 60_000)).unwrap();
+            file.sync_all().unwrap();
+        }
+        placed.write_all_at(&Pattern(n).bytes(0, SIZE / 2), 0).unwrap();
+        placed.sync_all().unwrap();
+        mount.sync();
+    };
+    let shown = |name: &str| fs::read(mount.at(name)).unwrap();
+    let got = |name: &str| mount.tensorfs(["remote", "get", text(&mount.at(name))]);
+    for n in 2..5 {
+        go_on(n);
+        let (_, put) = carried(&mount, "0");
+        assert!(put < 6 * 60_000, "{put}");
+        for name in ["log", "grown"] {
+            let (file, got) = (file_of(&mount, &url, &format!("/{name}")), got(name));
+            let told = String::from_utf8_lossy(&got.stderr);
+            assert_eq!((file["state"].as_str(), file["tail"].as_u64() >= Some(60_000)), (Some("open"), true), "{file}");
+            assert!(!got.status.success() && told.contains("as they were found then"), "{told}");
+            assert!(got.stdout == shown(name), "{name}: {} bytes", got.stdout.len());
+        }
+        // What was at rest is not given up for what is being changed.
+        assert!(got("placed").stdout == Pattern(1).bytes(0, SIZE), "{}", file_of(&mount, &url, "/placed"));
+    }
+    let carrier = Watching::with(&mount, "--open-every=1");
+    for n in 5..8 {
+        go_on(n);
+        wait_until("what was appended is carried", || {
+            ["log", "grown"].iter().all(|name| got(name).stdout == shown(name))
+        });
+        assert!(got("placed").stdout == Pattern(1).bytes(0, SIZE));
+    }
+    let other = mount.pool().with_file_name("other");
+    let restored = mount.tensorfs(["remote", "restore", &url, text(&other), "--json"]);
+    let told: Value = serde_json::from_slice(&restored.stdout).unwrap();
+    assert!(told["incomplete"].to_string().contains("as they were found then"), "{told}");
+    drop((new, grown, placed));
+    mount.tensorfs_ok(["remote", "wait", text(mount.path())]);
+    drop(carrier);
+    for name in ["log", "grown", "placed"] {
+        let file = file_of(&mount, &url, &format!("/{name}"));
+        assert_eq!((&file["state"], &file["tail"]), (&"whole".into(), &Value::Null), "{file}");
+    }
     restores(&mut mount, &url);
 }
 
@@ -401,8 +467,12 @@ struct Watching(Child);
 
 impl Watching {
     fn start(mount: &Mount) -> Self {
+        Self::with(mount, "--open-every=60")
+    }
+
+    fn with(mount: &Mount, more: &str) -> Self {
         let mut carrier = mount.program();
-        carrier.args(["remote", "carry", "--watch", "--interval=1", "--patience=2"]).arg(mount.pool());
+        carrier.args(["remote", "carry", "--watch", "--interval=1", "--patience=2", more]).arg(mount.pool());
         Self(carrier.stdout(Stdio::null()).spawn().unwrap())
     }
 }

@@ -388,7 +388,7 @@ mod tests {
         let (size, hash) = (bytes.len() as u64, Hash::of(bytes));
         let seals = vec![Sealed(size, crc32c_append(0, bytes), String::new())];
         let parts = vec![Part::Alone((size, hash))];
-        let content = Content { state: State::Whole, size, segment: ino, version: 1, parts, seals };
+        let content = Content { state: State::Whole, size, segment: ino, version: 1, parts, tail: 0, seals };
         Entry { file: Some(content), ..entry(ino, libc::S_IFREG) }
     }
 

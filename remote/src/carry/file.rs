@@ -1,7 +1,8 @@
 //! What is told of one file's bytes.
 //!
 //! Of a file that something may write, that is what is sealed, and what is sealed provisionally: its bytes are what was
-//! durable when the log said so if they have the checksum that was noted then, and only then are they told of.
+//! durable when the log said so if they have the checksum that was noted then, and only then are they told of. What
+//! stands behind that is told of every now and then (`tails`), as it is.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use crate::carry::alike::Alike;
 use crate::carry::content::{Cutter, Outcome, SealOf, Trouble, different};
 use crate::carry::cuts;
 use crate::carry::left;
+use crate::carry::tails::{self, Tails};
 use crate::error::{Error, Result};
 use crate::repository::{Content, Line, Part, Sealed, State, Tree};
 
@@ -33,6 +35,7 @@ pub struct Reader {
     again: Duration,
     /// Files that were open.
     open: HashMap<u64, Compared>,
+    tails: Tails,
     alike: Alike,
 }
 
@@ -59,7 +62,13 @@ struct Compared {
 
 impl Default for Reader {
     fn default() -> Self {
-        Self { doubts: HashMap::new(), again: AGAIN, open: HashMap::new(), alike: Alike::default() }
+        Self {
+            doubts: HashMap::new(),
+            again: AGAIN,
+            open: HashMap::new(),
+            tails: Tails::default(),
+            alike: Alike::default(),
+        }
     }
 }
 
@@ -67,6 +76,16 @@ impl Reader {
     /// Bytes that were damaged are looked at again after so long.
     pub fn look_again_after(&mut self, time: Duration) {
         self.again = time;
+    }
+
+    /// What files that stay open have behind what is sealed is told of as this says.
+    pub fn tell_of_tails(&mut self, tails: Tails) {
+        self.tails = tails;
+    }
+
+    /// All files are looked at once, in the order of their numbers.
+    pub fn begin(&mut self) {
+        self.tails.begin();
     }
 
     /// The remote's tree is this one.
@@ -80,6 +99,7 @@ impl Reader {
         if let Line::Gone(ino) = line {
             self.doubts.remove(ino);
             self.open.remove(ino);
+            self.tails.forget(*ino);
         }
     }
 
@@ -102,11 +122,20 @@ impl Reader {
         let bytes = (segment.0, version);
         let settled = committed.is_settled(object);
         let seals = Sealed::of(chain);
+        let is_damaged = object.attributes.damaged;
+        let wants_tail = match settled {
+            true => {
+                self.tails.forget(ino.0);
+                false
+            }
+            false => !is_damaged && self.tails.is_due(ino.0, size.saturating_sub(chain.sealed_end())),
+        };
         // Without seals nothing says that bytes which were written in place are those of before.
         if let Some(before) = before.filter(|before| (before.segment, before.version) == bytes)
             && (before.size, &before.seals) == (size, &seals)
             && (size == 0 || !seals.is_empty() || !settled)
             && (before.state == State::Whole) == settled
+            && !wants_tail
         {
             return Ok(before.clone());
         }
@@ -120,8 +149,7 @@ impl Reader {
         {
             return Ok(before.clone());
         }
-        let is_damaged = object.attributes.damaged;
-        let wanted = Wanted { committed, segment, chain, is_settled: settled };
+        let wanted = Wanted { committed, segment, chain, is_settled: settled, with_tail: wants_tail };
         let read = match is_damaged {
             true => Ok(Got::default()),
             false => {
@@ -130,21 +158,27 @@ impl Reader {
             }
         };
         self.open.remove(&ino.0);
+        if wants_tail {
+            self.tails.was_read(ino.0);
+        }
         let open = if is_damaged { State::Damaged } else { State::Open };
         match read {
             Ok(got) if settled && !is_damaged => {
                 self.doubts.remove(&ino.0);
-                Ok(Content { state: State::Whole, size, segment: segment.0, version, parts: got.parts, seals })
+                Ok(Content { state: State::Whole, size, segment: segment.0, version, parts: got.parts, tail: 0, seals })
             }
             Ok(got) => {
-                // What has changed since it was sealed is as it was, if more of it was told of.
-                let len = |parts: &[Part]| parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len()));
-                let is_less = got.has_changed && before.is_some_and(|before| len(&before.parts) > len(&got.parts));
-                let parts = if is_less { Vec::new() } else { got.parts };
+                // What has changed since it was sealed is as it was, if more of it was told of; and so is what stands
+                // behind the seals, until it is read once more.
+                let is_less = |before: &Content| {
+                    let has_tail = before.tail > 0 && before.segment == segment.0 && before.bytes() <= size;
+                    !got.has_tail() && before.bytes() > got.bytes() && (got.has_changed || has_tail)
+                };
+                let (parts, tail) = if before.is_some_and(is_less) { (Vec::new(), 0) } else { (got.parts, got.tail) };
                 if !parts.is_empty() {
                     self.open.insert(ino.0, Compared { bytes, seals: got.seals, held: chain.sealed_end() });
                 }
-                Ok(kept(chain, open, bytes, parts, before))
+                Ok(kept(chain, open, bytes, (parts, tail), before))
             }
             Err(Trouble::Remote(error)) => Err(error),
             Err(Trouble::Different { what, .. }) => {
@@ -164,7 +198,7 @@ impl Reader {
                     log::error!("{}: damaged, and not carried: {what}", String::from_utf8_lossy(&path));
                 }
                 let state = if sure { State::Damaged } else { State::Open };
-                Ok(kept(chain, state, bytes, Vec::new(), before))
+                Ok(kept(chain, state, bytes, (Vec::new(), 0), before))
             }
         }
     }
@@ -187,6 +221,8 @@ struct Wanted<'a> {
     segment: SegmentId,
     chain: &'a FileChain,
     is_settled: bool,
+    /// What stands behind the seals is wanted, too.
+    with_tail: bool,
 }
 
 /// What there is of it.
@@ -197,13 +233,58 @@ struct Got {
     seals: Vec<(u64, u32)>,
     /// What stands behind them is not what was sealed provisionally.
     has_changed: bool,
+    /// So many of their last bytes are compared with nothing.
+    tail: u64,
+}
+
+impl Got {
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(Part::len).fold(0, u64::saturating_add)
+    }
+
+    fn has_tail(&self) -> bool {
+        self.tail > 0
+    }
 }
 
 impl Wanted<'_> {
+    /// The bytes that are at rest, or else those that are sealed, and the tail if that is wanted.
+    fn read(
+        &self,
+        cutter: &mut Cutter<'_>,
+        (before, alike): (Option<&Content>, &[Part]),
+        compared: Compared,
+    ) -> Outcome<Got> {
+        let got = self.proved(cutter, (before, alike), compared)?;
+        // What was at rest is not given up for what may not be.
+        let is_more = before.is_none_or(|before| before.bytes().saturating_sub(before.tail) <= got.bytes());
+        match self.with_tail && is_more {
+            true => self.and_tail(cutter, before, got),
+            false => Ok(got),
+        }
+    }
+
+    /// With what stands behind, as it is. Where that cannot be read, somebody has cut it meanwhile.
+    fn and_tail(&self, cutter: &mut Cutter<'_>, before: Option<&Content>, got: Got) -> Outcome<Got> {
+        let (runs, end) = (self.chain.runs(), self.chain.size());
+        let from = got.bytes();
+        if from >= end {
+            return Ok(got);
+        }
+        let before = before.filter(|before| before.segment == self.segment.0).map_or(&[][..], |before| &before.parts);
+        let ends = tails::ends(cuts::ends(&cuts::tensors(self.chain), end, before), from);
+        let file = self.committed.open(self.segment).map_err(|error| different(&error, from))?;
+        match cutter.parts(&file, (runs, |_| None), (&got.parts, from), &ends) {
+            Ok(parts) => Ok(Got { parts, tail: end - from, ..got }),
+            Err(Trouble::Different { .. }) => Ok(got),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The bytes that are at rest, or else those that are sealed, up to the first that are not what was sealed
     /// provisionally. `compared` is what those of before were compared with, and `alike` are the parts of another file
     /// that has the same bytes.
-    fn read(
+    fn proved(
         &self,
         cutter: &mut Cutter<'_>,
         (before, alike): (Option<&Content>, &[Part]),
@@ -229,7 +310,7 @@ impl Wanted<'_> {
             let Err(Trouble::Different { from, .. }) = &parts else {
                 let seals = runs.iter().filter(|run| run.len > 0);
                 let seals = seals.filter_map(|run| Some((run.len, seal_of(run)?.crc))).collect();
-                return parts.map(|parts| Got { parts, seals, has_changed });
+                return parts.map(|parts| Got { parts, seals, has_changed, tail: 0 });
             };
             let first = runs.partition_point(|run| run.end() <= *from);
             if !runs.get(first).is_some_and(|run| run.seal().is_none() && seal_of(run).is_some()) {
@@ -278,10 +359,16 @@ impl Compared {
 }
 
 /// What is told of a file that is not at rest: the parts that could be read, or else those that it had when it was.
-fn kept(chain: &FileChain, state: State, bytes: Bytes, parts: Vec<Part>, before: Option<&Content>) -> Content {
-    let parts = match before {
-        Some(before) if parts.is_empty() => before.parts.clone(),
-        _ => parts,
+fn kept(
+    chain: &FileChain,
+    state: State,
+    bytes: Bytes,
+    (parts, tail): (Vec<Part>, u64),
+    before: Option<&Content>,
+) -> Content {
+    let (parts, tail) = match before {
+        Some(before) if parts.is_empty() => (before.parts.clone(), before.tail),
+        _ => (parts, tail),
     };
-    Content { state, size: chain.size(), segment: bytes.0, version: bytes.1, parts, seals: Vec::new() }
+    Content { state, size: chain.size(), segment: bytes.0, version: bytes.1, parts, tail, seals: Vec::new() }
 }

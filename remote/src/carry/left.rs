@@ -30,7 +30,7 @@ pub fn content(
         return Err(Error::Refused(format!("{path}: {what}")));
     };
     let state = if settled { State::Whole } else { State::Open };
-    Ok(Content { state, size: chain.size(), segment, version, parts: before.parts.clone(), seals })
+    Ok(Content { state, size: chain.size(), segment, version, parts: before.parts.clone(), tail: before.tail, seals })
 }
 
 /// What older batches say of files that have left, where the newest tree has not what they have: for each the newest of

@@ -6,6 +6,7 @@
 //! * `alike`: which file has the bytes of another one;
 //! * `cuts`: where the parts of a file begin and end;
 //! * `content`: the bytes of files, read, and put;
+//! * `tails`: when the end of a file that stays open is told of;
 //! * `file`: what is told of one file's bytes;
 //! * `left`: what is told of those that have left;
 //! * `to_leave`: which files are to be there alone;
@@ -21,8 +22,10 @@ mod left;
 pub mod left_out;
 mod note;
 mod pass;
+mod tails;
 pub mod to_leave;
 
 pub use behind::Pace;
 pub use note::{Healing, Intended, Mended, Note, Settings, Unmended};
 pub use pass::{Carrier, Outcome, Passed};
+pub use tails::Tails;

@@ -17,6 +17,7 @@ use crate::carry::file::Reader;
 use crate::carry::left;
 use crate::carry::left_out::{Amount, Globs, LeftOut};
 use crate::carry::note::{Collection, Healing, Intended, Note};
+use crate::carry::tails::Tails;
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
@@ -142,6 +143,11 @@ impl Carrier {
     /// Bytes that were damaged are looked at again after so long, and not after ten minutes.
     pub fn look_again_after(&mut self, time: Duration) {
         self.reader.look_again_after(time);
+    }
+
+    /// Of files that stay open what is not sealed is carried, too, as this says; if nothing does, it is not.
+    pub fn tell_of_tails(&mut self, tails: Tails) {
+        self.reader.tell_of_tails(tails);
     }
 
     /// From now on somebody hears how many bytes of files were read, or nobody.
@@ -426,6 +432,7 @@ impl Carrier {
         let coming = RefCell::new(Coming { note: &mut *note, carrying, left: Behind::default(), kept: begun });
         coming.borrow_mut().is(Behind::of((committed.view(), &out), is_ours.then_some(&newest.tree)))?;
         let mut of_much = || coming.borrow_mut().has_much();
+        reader.begin();
         let mut cutter = Cutter::new(repository.place().puts(), placed, &mut of_much);
         let (mut pending, mut older) = (0, None);
         let mut of_file = |ino: Ino, before: Option<&Content>| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::carry::{Carrier, Outcome, Passed};
+use crate::carry::{Carrier, Outcome, Passed, Tails};
 use crate::commands::cli;
 use crate::commands::show;
 use crate::error::{Error, Result};
@@ -124,7 +124,15 @@ fn is_final(error: &Error, is_at_work: bool) -> bool {
 fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome> {
     let carrier = match carrier {
         Some(carrier) => carrier,
-        None => carrier.insert(Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience))?),
+        None => {
+            let new = carrier.insert(Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience))?);
+            match Duration::from_secs(arguments.open_every) {
+                Duration::ZERO => {}
+                every if arguments.watch => new.tell_of_tails(Tails::every(every)),
+                every => new.tell_of_tails(Tails::at_once(every)),
+            }
+            new
+        }
     };
     let bar = Arc::new(show::Bar::new("read", show::Unit::BytesOfMany));
     let own = bar.clone();

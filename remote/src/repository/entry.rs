@@ -58,7 +58,7 @@ pub struct Entry {
 pub enum State {
     /// Its parts are all its bytes.
     Whole,
-    /// It was open to write: its parts are what was at rest.
+    /// It was open to write: its parts are what was at rest, and a tail that was not.
     Open,
     /// Its bytes in the pool were not those that they had been: its parts are what was carried before.
     Damaged,
@@ -77,6 +77,9 @@ pub struct Content {
     pub version: u64,
     /// What stands behind each other in the file, from its first byte on.
     pub parts: Vec<Part>,
+    /// So many of their last bytes are as they were found while something could write them.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub tail: u64,
     /// The seals of the file's runs, which follow each other from its first byte on; none if it had none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seals: Vec<Sealed>,
@@ -152,6 +155,10 @@ impl Sealed {
         let sealed = |seal: &Seal, len| Self(len, seal.crc, BASE64_STANDARD.encode(&seal.description));
         runs.filter_map(|run| Some(sealed(run.seal()?, run.len))).collect()
     }
+}
+
+fn is_nothing(value: &u64) -> bool {
+    *value == 0
 }
 
 fn is_zero(number: &u32) -> bool {
