@@ -12,8 +12,7 @@ use bytes::Bytes;
 use tensorfs_layout::SegmentId;
 
 use crate::error::{Error, Result};
-use crate::place::Coming;
-use crate::repository::{Content, Hash, Part, Repository, object_name};
+use crate::repository::{Arriving, Content, Hash, Part, Repository, object_name};
 
 pub use written::Written;
 use written::{Packs, locked};
@@ -40,7 +39,7 @@ pub struct Fetcher<'a> {
     packs: Arc<Mutex<Packs>>,
     written: Option<Written>,
     /// What is on its way, and what it counts for.
-    asked: Vec<(Hash, Coming, u64)>,
+    asked: Vec<(Hash, Arriving, u64)>,
     /// What others are told that it is on its way here; none if there are no others.
     begun: Option<Vec<Hash>>,
     /// Others are not waited for.

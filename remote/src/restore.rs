@@ -3,6 +3,8 @@
 //! The pool is made beside the place where it is to be, and gets its name when it is whole. What is interrupted is gone
 //! on with: a file that has a name there has all its bytes.
 
+mod lots;
+
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -32,9 +34,8 @@ use crate::error::{Error, Result};
 use crate::fetch::{Fetcher, PACKS_OF_MANY, Target, Written};
 use crate::origin::Noted;
 use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Repository, State, Tree, name_of};
+use lots::{Lots, Waiting};
 
-/// So many files, or so many bytes, are committed and sealed together.
-const LOT: (usize, u64) = (256, 256 << 20);
 /// Bytes of what a pool notes of where its files come from, at most.
 const NOTE: usize = 4000;
 /// In a note in the place of a pool's uuid: what is made from a remote, and is none yet.
@@ -95,14 +96,6 @@ pub struct How {
     pub limit: Option<u64>,
 }
 
-/// A file that waits to be committed and sealed.
-struct Waiting {
-    ino: Ino,
-    segment: SegmentId,
-    allocated: u64,
-    runs: Vec<SealedRun>,
-}
-
 struct Restore<'a> {
     source: &'a Source<'a>,
     pool: Arc<Pool>,
@@ -110,8 +103,7 @@ struct Restore<'a> {
     written: Written,
     /// What became of the objects.
     made: HashMap<u64, Ino>,
-    waiting: Vec<Waiting>,
-    waiting_bytes: u64,
+    lots: Lots,
     /// What fetches, and the repository that it fetches from.
     fetcher: Option<(usize, Fetcher<'a>)>,
     restored: Restored,
@@ -200,11 +192,10 @@ fn restore_to(
     let written = Written::new(open, PACKS_OF_MANY);
     let mut restore = Restore {
         source,
+        lots: Lots::of(pool.clone()),
         pool,
         written,
         made: HashMap::new(),
-        waiting: Vec::new(),
-        waiting_bytes: 0,
         fetcher: None,
         restored: Restored::default(),
         total,
@@ -212,7 +203,8 @@ fn restore_to(
         later,
     };
     restore.all()?;
-    let Restore { pool, written, fetcher, restored, .. } = restore;
+    let Restore { pool, written, fetcher, restored, lots, .. } = restore;
+    lots.end()?;
     pool.close()?;
     // Whoever has it open has its lock.
     drop((fetcher, written, pool));
@@ -374,7 +366,7 @@ impl<'a> Restore<'a> {
                 }
             }
         }
-        self.commit()
+        Ok(())
     }
 
     /// An object and its name, unless it is there.
@@ -450,7 +442,7 @@ impl<'a> Restore<'a> {
         tx.push(name.clone());
         self.store(tx)?;
         self.restored.away += 1;
-        self.seal_later(Waiting { ino, segment, allocated: 0, runs }, 0)?;
+        self.lots.add(Waiting { ino, segment, allocated: 0, runs }, 0)?;
         Ok(true)
     }
 
@@ -513,7 +505,7 @@ impl<'a> Restore<'a> {
         tx.push(name);
         self.store(tx)?;
         let runs = self.runs(content, size);
-        self.seal_later(Waiting { ino, segment, allocated, runs }, size)
+        self.lots.add(Waiting { ino, segment, allocated, runs }, size)
     }
 
     /// A file that was there already: whoever made it may have been killed before he had sealed it. Whether it has the
@@ -529,16 +521,7 @@ impl<'a> Restore<'a> {
         };
         let Some((segment, allocated)) = unsealed else { return Ok(()) };
         let runs = self.runs(content, size);
-        self.seal_later(Waiting { ino, segment, allocated, runs }, 0)
-    }
-
-    fn seal_later(&mut self, waiting: Waiting, bytes: u64) -> Result<()> {
-        self.waiting.push(waiting);
-        self.waiting_bytes += bytes;
-        if self.waiting.len() >= LOT.0 || self.waiting_bytes >= LOT.1 {
-            self.commit()?;
-        }
-        Ok(())
+        self.lots.add(Waiting { ino, segment, allocated, runs }, 0)
     }
 
     /// The seals of a file that is whole, as far as they describe it.
@@ -565,16 +548,6 @@ impl<'a> Restore<'a> {
             }
             stored => drop(stored?),
         }
-        Ok(())
-    }
-
-    /// Makes durable what there is, and then seals it.
-    fn commit(&mut self) -> Result<()> {
-        self.pool.commit(self.pool.newest())?;
-        for Waiting { ino, segment, allocated, runs } in self.waiting.drain(..).filter(|one| !one.runs.is_empty()) {
-            self.pool.seal(ino, segment, allocated, runs)?;
-        }
-        self.waiting_bytes = 0;
         Ok(())
     }
 }

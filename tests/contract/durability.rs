@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nix::fcntl::FallocateFlags;
 use tensorfs_tests::{
@@ -34,6 +35,7 @@ on_mounts!(
     punching_and_zeroing_wait_for_no_flush,
     on_tmpfs_the_domain_is_volatile,
     a_close_just_before_fsync_of_the_directory_counts,
+    who_syncs_a_directory_waits_for_what_is_removed_and_for_no_clock,
 );
 
 const LEN: usize = 300_000;
@@ -694,4 +696,32 @@ fn a_close_just_before_fsync_of_the_directory_counts(setup: Setup) {
         lost += usize::from(Pattern(round).mismatch(0, &bytes).is_some());
     }
     assert_eq!(lost, 0);
+}
+
+/// As who saves a file beside the old one, and gives it that one's name. The shortest of many times is compared with that
+/// where nothing is removed: a pause of a millisecond is many times as long.
+fn who_syncs_a_directory_waits_for_what_is_removed_and_for_no_clock(setup: Setup) {
+    let room = scratch();
+    let Ok(memory) = Mounted::tmpfs(room.path(), None) else {
+        return setup.skip("no tmpfs can be mounted");
+    };
+    let mount = setup.pool_at(room.path().join("pool")).mount();
+    if mount.is_plain() {
+        return;
+    }
+    let directory = File::open(mount.path()).unwrap();
+    let shortest = |name: &dyn Fn(u32) -> String| {
+        let saved = (0..200).map(|n| {
+            std::fs::write(mount.at("new"), [1; 4096]).unwrap();
+            File::open(mount.at("new")).unwrap().sync_all().unwrap();
+            std::fs::rename(mount.at("new"), mount.at(name(n))).unwrap();
+            let begun = Instant::now();
+            directory.sync_all().unwrap();
+            begun.elapsed()
+        });
+        saved.min().unwrap()
+    };
+    let (alone, over) = (shortest(&|n| format!("file-{n}")), shortest(&|_| "file-0".to_owned()));
+    drop((directory, mount, memory));
+    assert!(over < alone * 8, "{over:?} where a file is removed, {alone:?} where none is");
 }

@@ -26,7 +26,9 @@ impl Chore for Unlinker {
         if store.holds_too_much(0) {
             files.reap_removed();
         }
-        while !store.bells().unlink().is_stopped() && store.pool().unlink_some(STEP) > 0 {}
+        while !store.bells().unlink().is_stopped() && store.pool().unlink_some(STEP) > 0 {
+            store.bells().unlinked().step();
+        }
         store.pool().unlink_again();
     }
 }

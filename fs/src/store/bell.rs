@@ -57,11 +57,40 @@ impl Bell {
     }
 }
 
+/// Tells who waits for somebody in the background that he has come on.
+#[derive(Default)]
+pub(crate) struct Steps {
+    done: Mutex<u64>,
+    one_more: Condvar,
+}
+
+impl Steps {
+    /// One more is done.
+    pub fn step(&self) {
+        *self.done.lock() += 1;
+        self.one_more.notify_all();
+    }
+
+    /// How many are.
+    pub fn done(&self) -> u64 {
+        *self.done.lock()
+    }
+
+    /// Waits until more than so many are done, or for so long.
+    pub fn wait_beyond(&self, seen: u64, most: Duration) {
+        let mut done = self.done.lock();
+        if *done == seen {
+            self.one_more.wait_for(&mut done, most);
+        }
+    }
+}
+
 /// The bells of the background, one for each thread that somebody may call.
 #[derive(Default)]
 pub(crate) struct Bells {
     commit: Bell,
     unlink: Bell,
+    unlinked: Steps,
     settle: Bell,
     clean: Bell,
     grow: Bell,
@@ -79,6 +108,11 @@ impl Bells {
     /// Calls who removes segments that no file has any more.
     pub fn unlink(&self) -> &Bell {
         &self.unlink
+    }
+
+    /// How he comes on.
+    pub fn unlinked(&self) -> &Steps {
+        &self.unlinked
     }
 
     /// Calls who makes durable in segments what only the log holds.

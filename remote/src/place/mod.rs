@@ -221,18 +221,24 @@ impl Place {
         self.runtime.block_on(got(self.store.clone(), self.path(name), self.object(name)))
     }
 
-    /// As [`Place::get`], beside whoever asks for it.
-    pub fn begin(&self, name: &str) -> Coming {
+    /// As [`Place::get`], beside whoever asks for it, and so is what is to be done with the bytes.
+    pub fn begin<T, F>(&self, name: &str, look: F) -> Coming<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Bytes) -> T + Send + 'static,
+    {
         let (get, cipher) = (got(self.store.clone(), self.path(name), self.object(name)), self.cipher.clone());
         let (name, runtime) = (name.to_owned(), self.runtime.clone());
         let task = runtime.spawn(async move {
-            match (get.await?, cipher) {
-                (Some(bytes), Some(cipher)) => {
-                    let opened = tokio::task::spawn_blocking(move || opened(&cipher, &name, bytes).map(Some)).await;
-                    opened.unwrap_or_else(|error| Err(not_done(&error)))
-                }
-                (bytes, _) => Ok(bytes),
-            }
+            let Some(bytes) = get.await? else { return Ok(None) };
+            let looked = tokio::task::spawn_blocking(move || {
+                let bytes = match cipher {
+                    Some(cipher) => opened(&cipher, &name, bytes)?,
+                    None => bytes,
+                };
+                Ok(Some(look(bytes)))
+            });
+            looked.await.unwrap_or_else(|error| Err(not_done(&error)))
         });
         Coming { task, runtime }
     }
@@ -381,21 +387,21 @@ pub fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }
 
-/// An object that is on its way.
+/// An object that is on its way, and what is made of it.
 #[derive(Debug)]
-pub struct Coming {
-    task: JoinHandle<Result<Option<Bytes>>>,
+pub struct Coming<T> {
+    task: JoinHandle<Result<Option<T>>>,
     runtime: Arc<Runtime>,
 }
 
-impl Coming {
+impl<T> Coming<T> {
     /// What has come.
-    pub fn wait(mut self) -> Result<Option<Bytes>> {
+    pub fn wait(mut self) -> Result<Option<T>> {
         self.runtime.clone().block_on(&mut self.task).unwrap_or_else(|error| Err(not_done(&error)))
     }
 }
 
-impl Drop for Coming {
+impl<T> Drop for Coming<T> {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -69,6 +69,10 @@ fn twice<T>(once: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
+/// An object that is on its way; its bytes, if they are what it is named after.
+#[derive(Debug)]
+pub struct Arriving(Coming<Option<Bytes>>);
+
 impl Repository {
     /// The repository at a place, which need not be there yet.
     pub fn new(place: Place) -> Self {
@@ -308,15 +312,19 @@ impl Repository {
         })
     }
 
-    /// Has an object come, while other things are done.
-    pub fn begin(&self, hash: Hash) -> Coming {
-        self.place.begin(&object_name(hash))
+    /// Has an object come, while other things are done. That it is what it is named after is found out beside, too.
+    pub fn begin(&self, hash: Hash) -> Arriving {
+        let names = self.place.names().copied();
+        Arriving(self.place.begin(&object_name(hash), move |bytes| {
+            let is_it = Hash::named(names.as_ref(), &bytes) == hash;
+            is_it.then_some(bytes)
+        }))
     }
 
     /// As [`Repository::object`], of one that was on its way.
-    pub fn arrived(&self, hash: Hash, coming: Coming) -> Result<Bytes> {
-        match coming.wait() {
-            Ok(Some(bytes)) if self.hash(&bytes) == hash => Ok(bytes),
+    pub fn arrived(&self, hash: Hash, arriving: Arriving) -> Result<Bytes> {
+        match arriving.0.wait() {
+            Ok(Some(Some(bytes))) => Ok(bytes),
             Ok(_) | Err(Error::Damaged { .. }) => self.object(hash),
             Err(error) => Err(error),
         }
