@@ -64,11 +64,8 @@ pub(super) fn lack_their_index(files: &HashMap<Vec<u8>, Ino>) -> bool {
 /// Whether a name without its ending says which of how many parts it is: `model-00001-of-00002`.
 fn is_numbered(stem: &[u8]) -> bool {
     let mut words = stem.rsplit(|byte| *byte == b'-');
-    let mut is_number = || words.next().is_some_and(|word| word.len() >= 5 && word.iter().all(u8::is_ascii_digit));
-    if !is_number() {
-        return false;
-    }
-    words.next() == Some(b"of") && words.next().is_some_and(|word| word.iter().all(u8::is_ascii_digit))
+    let is_number = |word: &[u8]| word.len() >= 5 && word.iter().all(u8::is_ascii_digit);
+    words.next().is_some_and(is_number) && words.next() == Some(b"of") && words.next().is_some_and(is_number)
 }
 
 #[cfg(test)]
