@@ -14,6 +14,9 @@ on_mounts!(
     what_nothing_names_may_be_removed,
 );
 
+/// Files by their names.
+type Files<'a> = &'a [(&'a str, &'a [u8])];
+
 const STATE: &[u8] = b"{\"global_step\": 5}\n";
 
 fn sample(name: &str) -> Vec<u8> {
@@ -24,7 +27,7 @@ fn weights() -> Vec<u8> {
     safetensors(&[("a", &[1; 5000]), ("b", &[2; 10])])
 }
 
-fn write(dir: &Path, files: &[(&str, &[u8])]) {
+fn write(dir: &Path, files: Files) {
     for (name, bytes) in files {
         let path = dir.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -33,12 +36,12 @@ fn write(dir: &Path, files: &[(&str, &[u8])]) {
 }
 
 /// Writes files into a directory, and waits until it is known that nobody has them open to write.
-fn fill(dir: &Path, files: &[(&str, &[u8])]) {
+fn fill(dir: &Path, files: Files) {
     write(dir, files);
     wait_for(dir, files);
 }
 
-fn wait_for(dir: &Path, files: &[(&str, &[u8])]) {
+fn wait_for(dir: &Path, files: Files) {
     for (name, _) in files {
         wait_until("closed", || attribute(&dir.join(name), "state").unwrap() != "open");
     }
@@ -97,7 +100,7 @@ fn weights_are_what_has_tensors_and_is_nothing_else_by_its_name(setup: Setup) {
     }
     let (torch, part, plan) = (sample("torch2-tensor.pt"), sample("torch2-dcp.distcp"), sample("torch2-dcp.metadata"));
     let weights = weights();
-    let cases: [(&[(&str, &[u8])], &str); 14] = [
+    let cases: [(Files, &str); 14] = [
         (&[], "incomplete"),
         (&[("adapter_model.safetensors", &weights)], "complete"),
         (&[("other/adapter_model.bin", &torch)], "complete"),
