@@ -7,11 +7,12 @@ use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use tensorfs_tests::{Mount, Setup, on_mounts, xattr};
+use tensorfs_tests::{Mount, Setup, on_mounts, safetensors, xattr};
 
 on_mounts!(
     an_append_that_was_made_durable_is_a_record_and_stays_one,
     a_record_says_what_made_it_when_and_how_far_it_has_come,
+    what_sealing_cuts_is_of_one_transaction,
     short_appends_share_a_record,
     a_cut_file_keeps_the_records_in_front_of_the_cut,
     a_file_is_followed_record_by_record,
@@ -130,6 +131,34 @@ fn a_record_says_what_made_it_when_and_how_far_it_has_come(setup: Setup) {
     let found = records(&mount, "t.npy");
     let tensor = found.iter().find(|record| record["kind"] == "tensor").unwrap();
     assert_eq!((&tensor["state"], tensor["tensors"].as_array().unwrap().len()), (&"sealed".into(), 1));
+    mount.umount();
+}
+
+/// One append of three large tensors.
+///
+/// Proves C8.
+fn what_sealing_cuts_is_of_one_transaction(setup: Setup) {
+    let mut mount = setup.mount();
+    let tensors = [1, 2, 3].map(|n| vec![n; 300_000]);
+    let named: Vec<(&str, &[u8])> = ["a", "b", "c"].into_iter().zip(tensors.iter().map(Vec::as_slice)).collect();
+    let bytes = safetensors(&named);
+    append(&mount.at("f"), &bytes);
+    let [whole] = &places(&records(&mount, "f"))[..] else { panic!("it is one record") };
+    assert_eq!((whole.0, whole.1), (0, bytes.len() as u64));
+    mount.wait_for_seals(1);
+    let cut = places(&records(&mount, "f"));
+    assert!(cut.len() >= 4, "a header and three tensors: {cut:?}");
+    let mut end = 0;
+    for (offset, len, transaction, time) in &cut {
+        assert_eq!((*offset, transaction, time), (end, &whole.2, &whole.3), "{cut:?}");
+        end += len;
+    }
+    assert_eq!(end, whole.1);
+    // What is appended then has its own.
+    append(&mount.at("f"), &[0; 100_000]);
+    let grown = places(&records(&mount, "f"));
+    assert_eq!(&grown[..cut.len()], &cut[..]);
+    assert!(grown[cut.len()..].iter().all(|place| place.2 > whole.2), "{grown:?}");
     mount.umount();
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
+use tensorfs_tests::random::Random;
 use tensorfs_tests::{Mount, Setup, on_mounts, wait_until, xattr};
 
 use crate::grown::{checked, frames, records, seal, sealed_bytes};
@@ -18,6 +19,7 @@ on_mounts!(
     a_frame_that_is_written_slowly_is_read_when_it_is_there,
     what_changes_in_a_file_that_is_open_is_told,
     what_a_format_says_is_damaged_is_damaged_in_a_file_that_is_open,
+    flips_in_what_is_sealed_of_a_file_that_is_open_are_told,
     a_file_of_another_format_is_sealed_when_it_is_closed,
     seals_of_a_file_that_is_open_outlive_the_server,
     a_short_file_is_sealed_while_it_is_open_and_made_durable,
@@ -227,6 +229,50 @@ fn what_a_format_says_is_damaged_is_damaged_in_a_file_that_is_open(setup: Setup)
     assert_eq!(found["verdict"], "damaged", "{found}");
     drop(file);
     mount.end();
+}
+
+/// The only segment that has these bytes.
+fn segment_of(mount: &Mount, bytes: &[u8]) -> File {
+    let shards = fs::read_dir(mount.pool().join("segments")).unwrap().map(|shard| shard.unwrap().path());
+    let mut paths = shards.flat_map(|shard| fs::read_dir(shard).unwrap().map(|segment| segment.unwrap().path()));
+    let path = paths.find(|path| fs::read(path).is_ok_and(|found| found == bytes)).unwrap();
+    File::options().write(true).open(path).unwrap()
+}
+
+/// Each in the segment itself, which the host alone has changed then. `TENSORFS_FLIPS=N` has N times as many.
+///
+/// Proves C9.
+fn flips_in_what_is_sealed_of_a_file_that_is_open_are_told(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let factor = std::env::var("TENSORFS_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let mut random = Random::new(7);
+    for written in [smdebug_frames(0..30, 8192), frames(0..30, 8192)] {
+        let mut file = File::create(mount.at(NAME)).unwrap();
+        file.write_all(&written).unwrap();
+        wait_until("it is sealed", || sealed_to(&mount) == written.len() as u64);
+        let segment = segment_of(&mount, &written);
+        for _ in 0..20 * factor {
+            let offset = random.below(written.len() as u64);
+            let byte = written[offset as usize];
+            segment.write_all_at(&[byte ^ 1 << random.below(8)], offset).unwrap();
+            let found = verdict(&mount);
+            // What a format's own checksums say is damaged; not so of a frame whose length was hit.
+            assert!(["damaged", "changed"].contains(&found["verdict"].as_str().unwrap()), "byte {offset}: {found}");
+            segment.write_all_at(&[byte], offset).unwrap();
+            let found = verdict(&mount);
+            assert_eq!(found["verified_bytes"], written.len(), "{found}");
+            assert!(!["damaged", "changed"].contains(&found["verdict"].as_str().unwrap()), "{found}");
+        }
+        // A segment that the host has open to write is not sealed.
+        drop((file, segment));
+        seal(&mount, NAME);
+        fs::remove_file(mount.at(NAME)).unwrap();
+    }
+    println!("{} flips in files that are open", 40 * factor);
+    checked(&mut mount);
 }
 
 /// Proves C3.

@@ -32,6 +32,7 @@ mod recognise;
 mod records;
 mod tensors;
 mod turns;
+mod weights;
 mod whole;
 
 use std::sync::Arc;

@@ -12,6 +12,7 @@ use crate::error::{Fault, Result};
 use super::Content;
 use super::checkpoint_names::{is_called_as_trainers, is_unfinished_by_orbax};
 use super::complete::End;
+use super::weights::{is_beside_weights, lack_their_index, may_be_weights};
 
 /// The most names that are looked at below a directory.
 const NAMES_MAX: usize = 65_536;
@@ -71,6 +72,15 @@ impl Inside {
     }
 }
 
+/// What the files of a checkpoint have, as far as they tell.
+#[derive(Default)]
+struct Held {
+    tensors: bool,
+    /// One of a format that does not tell where it ends.
+    untold: bool,
+    weights: bool,
+}
+
 impl Content {
     /// Whether a file or directory is a checkpoint that is all there. None if it has to be read for it, and `may_read`
     /// is false.
@@ -118,19 +128,26 @@ impl Content {
         // All that there is below it has to be whole, and something has to have tensors. What is planned may be
         // numbers alone.
         let has_all = [ORBAX, DATABASE].iter().any(|name| inside.file(name).is_some());
-        let (mut has_tensors, mut may_have) = (distributed || has_all, false);
-        let mut left = vec![inside];
-        while let Some(inside) = left.pop() {
+        let mut held = Held { tensors: distributed || has_all, ..Held::default() };
+        let needs_weights = inside.file(TRAINER_STATE).is_some() || inside.has_states();
+        if needs_weights && lack_their_index(&inside.files) {
+            return Ok(Some(false));
+        }
+        // What lies below something beside the weights is beside them, too.
+        let mut left = vec![(inside, false)];
+        while let Some((inside, is_beside)) = left.pop() {
             if !self.is_as_it_says(&inside)? {
                 return Ok(Some(false));
             }
-            for (_, ino) in inside.files.into_iter().filter(|(name, _)| !is_of_events(name)) {
-                match self.end_of(ino)? {
-                    End::Missing => return Ok(Some(false)),
-                    End::There { tensors } => has_tensors |= tensors > 0,
-                    End::Untold => may_have = true,
-                    End::Opaque => {}
+            held.weights |= !is_beside && [PLAN, ORBAX, DATABASE].iter().any(|name| inside.file(name).is_some());
+            for (name, ino) in inside.files.into_iter().filter(|(name, _)| !is_of_events(name)) {
+                let end = self.end_of(ino)?;
+                if end == End::Missing {
+                    return Ok(Some(false));
                 }
+                held.tensors |= matches!(end, End::There { tensors } if tensors > 0);
+                held.untold |= end == End::Untold;
+                held.weights |= !is_beside && may_be_weights(&name, end) && self.has_bytes(Some(ino));
             }
             for (name, dir) in inside.directories {
                 if is_unfinished_by_orbax(&name) {
@@ -138,12 +155,16 @@ impl Content {
                 }
                 // A trainer's own are checkpoints by themselves.
                 if !is_called_as_trainers(&name) {
-                    left.push(self.inside(dir, &mut names));
+                    left.push((self.inside(dir, &mut names), is_beside || is_beside_weights(&name)));
                     check_count(names)?;
                 }
             }
         }
-        Ok((has_tensors || !may_have).then_some(has_tensors))
+        Ok(match (held.tensors, held.untold) {
+            _ if needs_weights && !held.weights => Some(false),
+            (false, true) => None,
+            (has_tensors, _) => Some(has_tensors),
+        })
     }
 
     /// Whether all is there that the plans in a directory name, and what is written last.

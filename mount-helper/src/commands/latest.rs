@@ -300,7 +300,7 @@ impl Found {
 }
 
 /// Why a directory is incomplete that lacks nothing that is named in it.
-pub const LACKING: &str = "what is written last is not there, or something below it is not whole";
+pub const LACKING: &str = "what is written last or the weights are not there, or something below it is not whole";
 
 /// What the server says of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ mod changes;
 mod checkpoints;
 mod complete;
 mod files;
+mod half_removed;
 mod interrupted;
 mod many;
 mod names;

@@ -79,6 +79,9 @@ class Files:
         save_file(state(step, "w"), self.path(step))
 
     def load(self, step):
+        self.load_weights(step)
+
+    def load_weights(self, step):
         load_weights(step, self.path(step))
 
     def remove(self, path):
@@ -169,6 +172,9 @@ class Distributed:
             raise ValueError from why
         assert found["step"] == step and all((value == step).all() for value in found["model"].values())
 
+    def load_weights(self, step):
+        self.load(step)
+
     def remove(self, path):
         shutil.rmtree(path)
 
@@ -218,19 +224,17 @@ class HuggingFace:
         trainer = self.trainer(where, max_steps=1 << 18, save_steps=1, save_total_limit=KEPT)
         trainer.train(resume_from_checkpoint=said.stdout.strip() or None)
 
+    def load_weights(self, step):
+        found = load_file(os.path.join(self.path(step), "model.safetensors"))
+        assert sorted(found) == ["a", "b"] and all((value == step).all() for value in found.values()), step
+
     def load(self, step):
         at = lambda name: os.path.join(self.path(step), name)  # noqa: E731
-        found = load_file(at("model.safetensors"))
-        assert sorted(found) == ["a", "b"] and all((value == step).all() for value in found.values()), step
+        self.load_weights(step)
         for name in self.beside:
             torch.load(at(name), weights_only=False)
         with open(at("trainer_state.json")) as file:
             assert json.load(file)["global_step"] == step
-
-    def is_half_removed(self, path):
-        """The oldest is removed first, by times that removing itself changes: so it may be any that is not the newest."""
-        there = os.listdir(path)
-        return "trainer_state.json" in there and not all(name in there for name in ("model.safetensors", *self.beside))
 
 
 def steps(how):
@@ -247,9 +251,9 @@ def save_on(how, step):
         step += 1
 
 
-def loads(how, step):
+def loads(load, step):
     try:
-        how.load(step)
+        load(step)
         return True
     except Exception:  # whatever a library says of a partial file
         return False
@@ -291,7 +295,7 @@ def wait_until_it_begins(how):
 def main():
     seed = int(os.environ.get("TENSORFS_KILL_SEED", "1"))
     random.seed(seed)
-    partial = half_removed = 0
+    partial = interrupted = half_removed = 0
     if KIND == "trainer":
         HuggingFace().load_libraries()
     for kill in range(KILLS):
@@ -308,9 +312,11 @@ def main():
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         there = steps(how)
-        # Who was killed before the close has not said that a file is all there, also if it is.
-        good = [(step, path) for step, path in there if loads(how, step) and not was_interrupted(path)]
-        partial += len(there) - len(good)
+        # Who was killed before the close has not said that a file is all there, also if it is: those are passed by.
+        loaded = [(step, path) for step, path in there if loads(how.load, step)]
+        good = [(step, path) for step, path in loaded if not was_interrupted(path)]
+        interrupted += len(loaded) - len(good)
+        partial += len(there) - len(loaded)
         where = os.path.dirname(how.path(0))
         if not there:
             continue
@@ -318,13 +324,14 @@ def main():
         expected = good[0][1] + "\n" if good else ""
         assert said.stdout == expected, (kill, said, expected, there)
         assert (said.returncode == 0) == bool(good) and len(said.stderr.splitlines()) == (not good), said
-        # The oldest may be half removed, and nothing names what it had beside the weights.
-        for step, path in there[:KEPT]:
-            if KIND == "trainer" and how.is_half_removed(path):
-                half_removed += 1
-                continue
+        # Any but the newest may be half removed: a Trainer removes the oldest by times that removing itself changes. What
+        # nothing names, such as an optimizer's state, may be gone then, but no weights.
+        for step, path in there:
             complete = state_of(path) == "complete"
-            assert complete == ((step, path) in good), (kill, path, state_of(path))
+            if complete and (step, path) not in good:
+                assert (step, path) != there[0] and loads(how.load_weights, step), (kill, path, os.listdir(path))
+                half_removed += 1
+            assert complete or (step, path) not in good, (kill, path, state_of(path))
         if kill % 3 == 2:
             # What takes the newest that is there takes a whole one then; and without one nothing is touched.
             done = subprocess.run([TENSORFS, "rollback", where], capture_output=True, text=True)
@@ -332,7 +339,8 @@ def main():
             assert (done.returncode == 0) == bool(good), (kill, done)
             assert left[0] == good[0] if good else left == there, (kill, done, left, there)
             assert all(one in left for one in good), (kill, done, left)
-    print(f"{KILLS} kills, {partial} partial checkpoints, {half_removed} half removed")
+    print(f"{KILLS} kills, {partial} partial checkpoints, {half_removed} of them complete but for what nothing names, "
+          f"and {interrupted} that load and were passed by, as their writer was killed before its close")
 
 
 main()
