@@ -3,6 +3,7 @@
 mod bad_days;
 mod by_hand;
 mod carrying;
+mod certificates;
 mod crashes;
 mod damage;
 mod deceit;
@@ -16,6 +17,7 @@ mod pools;
 mod program;
 mod progress;
 mod retention;
+mod skipping;
 mod slow;
 mod states;
 mod stores;
