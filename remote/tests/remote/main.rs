@@ -9,6 +9,7 @@ mod damage;
 mod deceit;
 mod directories;
 mod encrypted;
+mod full;
 mod kills;
 mod left_out;
 mod lost;
