@@ -3,6 +3,7 @@
 mod beside;
 mod bring;
 mod carry;
+mod catching_up;
 mod cli;
 mod evict;
 mod get;
