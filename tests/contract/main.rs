@@ -29,6 +29,7 @@ mod recut;
 mod remote;
 mod replace;
 mod seal;
+mod second_copy;
 mod semantics;
 mod store;
 mod takeover;

@@ -43,19 +43,19 @@ on_mounts!(
 
 const SIZE: usize = 3 << 20;
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// Gives the pool a remote in a directory, and returns its URL.
-fn with_remote(mount: &Mount) -> String {
+pub fn with_remote(mount: &Mount) -> String {
     let url = format!("file://{}", mount.pool().with_file_name("remote").display());
     mount.tensorfs_ok(["remote", "set", text(mount.pool()), &url]);
     url
 }
 
 /// What the remote has of a file.
-fn file_of(mount: &Mount, url: &str, path: &str) -> Value {
+pub fn file_of(mount: &Mount, url: &str, path: &str) -> Value {
     let listed = mount.tensorfs_ok(["remote", "list", url, path, "--json"]);
     serde_json::from_str::<Value>(listed.trim()).unwrap()["file"].clone()
 }
@@ -83,7 +83,7 @@ fn tree_of(top: &Path) -> BTreeMap<PathBuf, (u32, i64, Vec<u8>)> {
 
 /// A pool made from the remote, mounted, has the same files as this one.
 #[track_caller]
-fn restores(mount: &mut Mount, url: &str) {
+pub fn restores(mount: &mut Mount, url: &str) {
     restores_with(mount, url, &[]);
 }
 
@@ -171,7 +171,7 @@ fn what_was_waited_for_is_in_an_encrypted_remote_and_cannot_be_read_there(setup:
     restores_with(&mut mount, &url, &["--key-file", &key]);
 }
 
-fn setup_needs_a_mount() {
+pub fn setup_needs_a_mount() {
     println!("SKIPPED: an ordinary directory has no remote");
 }
 
@@ -463,10 +463,10 @@ fn a_pool_that_changes_all_the_time_is_carried_whole(setup: Setup) {
 }
 
 /// A carrier that goes on until it is ended here.
-struct Watching(Child);
+pub struct Watching(Child);
 
 impl Watching {
-    fn start(mount: &Mount) -> Self {
+    pub fn start(mount: &Mount) -> Self {
         Self::with(mount, "--open-every=60")
     }
 

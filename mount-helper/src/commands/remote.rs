@@ -7,7 +7,10 @@ use crate::ask::carrier;
 use crate::cli::Remote;
 use crate::show::failure::Failure;
 
+/// What is shown as the program's name in its help.
+const SHOWN: &str = "tensorfs remote";
+
 /// Becomes that program.
 pub fn run(arguments: &Remote) -> Result<Infallible, Failure> {
-    Err(carrier::reason(&carrier::command().args(&arguments.arguments).exec()))
+    Err(carrier::reason(&carrier::command().arg0(SHOWN).args(&arguments.arguments).exec()))
 }

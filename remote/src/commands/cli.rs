@@ -92,6 +92,20 @@ pub enum Command {
     Completions(Completions),
 }
 
+impl Command {
+    /// The pool that it is done with, if that can be named by where it is mounted.
+    pub fn pool(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Self::Set(Set { pool, .. })
+            | Self::Off(Pool { pool })
+            | Self::Status(Status { pool, .. })
+            | Self::Carry(Carry { pool, .. })
+            | Self::Gc(Gc { pool, .. }) => Some(pool),
+            _ => None,
+        }
+    }
+}
+
 /// `manual`
 #[derive(Debug, Args)]
 pub struct Manual {
@@ -133,14 +147,14 @@ pub struct Key {
 /// A pool.
 #[derive(Debug, Args)]
 pub struct Pool {
-    /// The pool's directory
+    /// The pool's directory, or where it is mounted
     pub pool: PathBuf,
 }
 
 /// `set`
 #[derive(Debug, Args)]
 pub struct Set {
-    /// The pool's directory
+    /// The pool's directory, or where it is mounted
     pub pool: PathBuf,
     /// Where its remote is to be; a place of its own
     pub url: String,
@@ -170,7 +184,7 @@ pub struct Set {
 /// `status`
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The pool's directory
+    /// The pool's directory, or where it is mounted
     pub pool: PathBuf,
     /// Fail if what the remote has is older than this
     #[arg(long, value_name = "SECONDS")]
@@ -183,7 +197,7 @@ pub struct Status {
 /// `carry`
 #[derive(Debug, Args)]
 pub struct Carry {
-    /// The pool's directory, mounted or not
+    /// The pool's directory, or where it is mounted
     pub pool: PathBuf,
     /// Go on until this is ended
     #[arg(long)]
@@ -227,7 +241,7 @@ pub struct Wait {
 /// `list`
 #[derive(Debug, Args)]
 pub struct List {
-    /// A remote's URL, or a pool that has one
+    /// A remote's URL, or a pool that has one, or where that is mounted
     pub remote: String,
     /// What to list, from the root on
     #[arg(default_value = "/")]
@@ -268,7 +282,7 @@ pub struct Get {
 /// `check`
 #[derive(Debug, Args)]
 pub struct Check {
-    /// A remote's URL, or a pool that has one
+    /// A remote's URL, or a pool that has one, or where that is mounted
     pub remote: String,
     #[command(flatten)]
     pub reach: Reach,
@@ -283,7 +297,7 @@ pub struct Check {
 /// `gc`
 #[derive(Debug, Args)]
 pub struct Gc {
-    /// The pool's directory
+    /// The pool's directory, or where it is mounted
     pub pool: PathBuf,
     /// Days back to which any tree can be restored afterwards; 7 if nothing is said of what to keep
     #[arg(long, value_name = "DAYS")]

@@ -1,5 +1,8 @@
 //! `list`: what a remote holds.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde::Serialize;
 
 use crate::commands::cli;
@@ -38,13 +41,15 @@ struct Pool<'a> {
 
 pub fn run(arguments: &cli::List) -> Result<()> {
     if let Some(members) = several(arguments)? {
-        return members.iter().try_for_each(|(name, repository)| pool(name, repository, arguments.json));
+        return members.into_iter().try_for_each(|(name, repository)| pool(&name, repository, arguments.json));
     }
     let (repository, at) = repository(&arguments.remote, &arguments.reach, arguments.at)?;
+    let (repository, bar) = heard(repository);
     if arguments.batches {
-        return repository.each_tree(|tree| batch(tree, arguments.json));
+        return repository.each_tree(|tree| bar.beside(|| batch(tree, arguments.json)));
     }
     let newest = when::tree(&repository, at)?;
+    bar.end();
     let top = newest.tree.resolve(&arguments.path).ok_or_else(|| {
         Error::Refused(format!("{}: not in the remote's tree after batch {}", arguments.path, newest.number()))
     })?;
@@ -70,6 +75,14 @@ pub fn run(arguments: &cli::List) -> Result<()> {
     Ok(())
 }
 
+/// Tells how much of the remote was read.
+fn heard(repository: Repository) -> (Repository, Arc<show::Bar>) {
+    let bar = Arc::new(show::Bar::new("read", show::Unit::BytesOfMany));
+    let (own, read) = (bar.clone(), AtomicU64::new(0));
+    let hears = move |bytes| own.show(read.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes), 0);
+    (repository.heard_by(hears), bar)
+}
+
 /// The pools below a URL, if that is all that is asked for.
 fn several(arguments: &cli::List) -> Result<Option<Vec<(String, Repository)>>> {
     if arguments.batches || arguments.at.is_some() || arguments.path != "/" || !arguments.remote.contains("://") {
@@ -82,8 +95,10 @@ fn several(arguments: &cli::List) -> Result<Option<Vec<(String, Repository)>>> {
     }
 }
 
-fn pool(name: &str, repository: &Repository, json: bool) -> Result<()> {
+fn pool(name: &str, repository: Repository, json: bool) -> Result<()> {
+    let (repository, bar) = heard(repository);
     let newest = repository.newest()?;
+    bar.end();
     let url = repository.place().shown();
     let batch = batch_of(&newest);
     if json {

@@ -3,6 +3,7 @@
 mod beside;
 mod bring;
 mod carry;
+mod catching_up;
 mod cli;
 mod evict;
 mod get;
@@ -29,7 +30,10 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Does what was asked for. False if that found something wrong.
-pub fn run(asked: Cli) -> Result<bool> {
+pub fn run(mut asked: Cli) -> Result<bool> {
+    if let Some(pool) = asked.command.pool() {
+        *pool = mount::pool_of(pool);
+    }
     show::progress_by(match asked.progress {
         Progress::Auto => show::By::Bar,
         Progress::Json => show::By::Lines,

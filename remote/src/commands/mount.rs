@@ -16,6 +16,13 @@ pub struct OnMount {
     pub within: PathBuf,
 }
 
+/// The pool that is meant by its own path, or by that of its mount.
+pub fn pool_of(path: &Path) -> PathBuf {
+    let at = std::fs::canonicalize(path).ok();
+    let place = at.and_then(|at| on_mount(&at).filter(|place| place.at == at));
+    place.map_or_else(|| path.to_owned(), |place| place.pool)
+}
+
 /// Where on a mount a path is, if it is on one.
 pub fn on_mount(path: &Path) -> Option<OnMount> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;

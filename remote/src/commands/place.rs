@@ -8,6 +8,7 @@ use tensorfs_layout::check::Committed;
 
 use crate::carry::{Note, Settings};
 use crate::commands::cli::Reach;
+use crate::commands::mount::pool_of;
 use crate::commands::when::{At, of_url};
 use crate::error::{Error, Result};
 use crate::origin::{self, Origin};
@@ -34,7 +35,7 @@ pub fn repository(remote: impl AsRef<OsStr>, reach: &Reach, at: Option<At>) -> R
             }
         };
     }
-    Ok((Repository::new(with_key(&note_of(Path::new(remote))?, reach).open()?), at))
+    Ok((Repository::new(with_key(&note_of(&pool_of(Path::new(remote)))?, reach).open()?), at))
 }
 
 /// What a URL names. A place that is there has its whole name, whatever could be read into it.

@@ -209,7 +209,10 @@ fn make(
     source: &Source<'_>,
     noted: impl FnOnce() -> Result<(String, Noted)>,
 ) -> Result<Restored> {
-    let bar = show::Bar::new("restored", show::Unit::Bytes);
+    let bar = match arguments.later {
+        true => show::Bar::new("tree", show::Unit::BytesOfTree),
+        false => show::Bar::new("restored", show::Unit::Bytes),
+    };
     let later = if arguments.later { Some(noted()?) } else { None };
     let how = How { later, limit: arguments.size };
     restore::restore_so(source, (&arguments.pool, &how), &|done, total| bar.show(done, total))

@@ -100,7 +100,7 @@ impl Bar {
         let template = match unit {
             Unit::Bytes => "{msg:>8} {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}",
             Unit::BytesOfMany => "{msg:>8} {bytes}, {bytes_per_sec}",
-            Unit::Objects => "{msg:>8} {bar:40} {percent}%",
+            Unit::BytesOfTree | Unit::Objects => "{msg:>8} {bar:40} {percent}%",
         };
         let how = PROGRESS.get().copied().unwrap_or(By::Bar);
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -109,6 +109,27 @@ impl Bar {
         let unit = if matches!(unit, Unit::Objects) { "objects" } else { "bytes" };
         let come = Come { what, unit, done: 0, total: 0 };
         Self { bar, lines: (how == By::Lines).then(Mutex::default), come }
+    }
+
+    /// It is not told any more, after the last of it: also where others have the bar, too.
+    pub fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(mut lines) = lines
+            && let Some(last) = lines.last.take().filter(|last| lines.told.is_none_or(|(_, told)| told != *last))
+        {
+            tell(last);
+        }
+    }
+
+    /// Says something on lines of its own.
+    pub fn beside(&self, say: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(say),
+            None => say(),
+        }
     }
 
     pub fn show(&self, done: u64, total: u64) {
@@ -141,20 +162,14 @@ pub enum Unit {
     Bytes,
     /// Of nobody knows how many.
     BytesOfMany,
+    /// Of files that are made, whose bytes come later.
+    BytesOfTree,
     Objects,
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-        let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(lines) = lines
-            && let Some(last) = lines.last.filter(|last| lines.told.is_none_or(|(_, told)| told != *last))
-        {
-            tell(last);
-        }
+        self.end();
     }
 }
 

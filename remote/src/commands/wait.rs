@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use tensorfs_layout::check::Committed;
 
 use crate::carry::left_out::{self, Globs};
-use crate::carry::{Carrier, Note, Outcome, Settings};
+use crate::carry::{Carrier, Note, Outcome, Passed, Settings};
+use crate::commands::catching_up::CatchingUp;
 use crate::commands::cli;
 use crate::commands::mount::{self, OnMount};
 use crate::commands::place::note_of;
@@ -30,22 +31,28 @@ const SAY: Duration = Duration::from_secs(60);
 /// For so long a batch waits for other files that come to rest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why what is waited for is not there yet, as far as is known; whoever waits no longer says it.
-type Reason = Mutex<String>;
+/// What is told to whoever waits.
+struct Told {
+    /// Why what is waited for is not there yet, as far as is known; whoever waits no longer says it.
+    reason: Mutex<String>,
+    come: CatchingUp,
+}
 
 /// So often in a row something fails that may pass, before whoever has no time to wait for hears of it.
 const TRIES: u32 = 6;
 
 pub fn run(arguments: &cli::Wait) -> Result<()> {
-    let reason = Arc::default();
+    let told = Arc::new(Told { reason: Mutex::default(), come: CatchingUp::default() });
     let paths = match &arguments.paths[..] {
         [] => vec![all_of_the_mount()?],
         paths => paths.to_vec(),
     };
-    match arguments.timeout {
-        Some(timeout) => in_time(&paths, timeout, &reason),
-        None => paths.iter().try_for_each(|path| wait(path, &reason, Some(TRIES))),
-    }
+    let waited = match arguments.timeout {
+        Some(timeout) => in_time(&paths, timeout, &told),
+        None => paths.iter().try_for_each(|path| wait(path, &told, Some(TRIES))),
+    };
+    told.come.end(waited.is_ok());
+    waited
 }
 
 /// The mount that the working directory is on.
@@ -60,16 +67,16 @@ fn all_of_the_mount() -> Result<PathBuf> {
 
 /// A store may keep whoever asks it waiting for longer, so that it is asked elsewhere. What is being carried then ends
 /// with this process, as it may at any moment.
-fn in_time(paths: &[PathBuf], timeout: Duration, reason: &Arc<Reason>) -> Result<()> {
+fn in_time(paths: &[PathBuf], timeout: Duration, told: &Arc<Told>) -> Result<()> {
     let until = Instant::now() + timeout;
-    let (carried, told) = mpsc::channel();
-    let (asked, why) = (paths.to_vec(), reason.clone());
-    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path, &why, None)).is_ok()));
+    let (carried, done) = mpsc::channel();
+    let (asked, own) = (paths.to_vec(), told.clone());
+    thread::spawn(move || asked.iter().all(|path| carried.send(wait(path, &own, None)).is_ok()));
     paths.iter().try_for_each(|path| {
         let left = until.saturating_duration_since(Instant::now());
-        told.recv_timeout(left).map_err(|error| match error {
+        done.recv_timeout(left).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
-                let why = locked(reason).clone();
+                let why = told.reason().clone();
                 Error::Late { path: path.clone(), seconds: timeout.as_secs_f64(), why }
             }
             RecvTimeoutError::Disconnected => Error::Refused(format!("{}: waiting for it failed", path.display())),
@@ -77,12 +84,14 @@ fn in_time(paths: &[PathBuf], timeout: Duration, reason: &Arc<Reason>) -> Result
     })
 }
 
-fn locked(reason: &Reason) -> MutexGuard<'_, String> {
-    reason.lock().unwrap_or_else(PoisonError::into_inner)
+impl Told {
+    fn reason(&self) -> MutexGuard<'_, String> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What fails and may pass is tried again, so often in a row if there is a number.
-fn wait(path: &Path, reason: &Reason, tries: Option<u32>) -> Result<()> {
+fn wait(path: &Path, told: &Arc<Told>, tries: Option<u32>) -> Result<()> {
     let host = |what| move |source| Error::Host { path: path.display().to_string(), what, source };
     let path = fs::canonicalize(path).map_err(host("find"))?;
     match mount::on_mount(&path) {
@@ -96,16 +105,16 @@ fn wait(path: &Path, reason: &Reason, tries: Option<u32>) -> Result<()> {
                 return Err(Error::Refused(format!("{}: is left out of the remote, {why}", path.display())));
             }
             let transaction = committed.transaction().0;
-            on_mount(&place, transaction, &path, &mut Teller::new(&path, reason, (tries, true)))
+            on_mount(&place, transaction, &path, &mut Teller::new(&path, told, (tries, true)))
         }
-        None => closed(&path, &mut Teller::new(&path, reason, (tries, false))),
+        None => closed(&path, &mut Teller::new(&path, told, (tries, false))),
     }
 }
 
 /// Says what is waited for: at once to whoever gives up, and now and then to whoever does not.
 struct Teller<'a> {
     path: &'a Path,
-    reason: &'a Reason,
+    told: &'a Arc<Told>,
     said: Instant,
     /// So often in a row something has failed, and may.
     failed: u32,
@@ -114,9 +123,19 @@ struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    fn new(path: &'a Path, reason: &'a Reason, (tries, is_on_mount): (Option<u32>, bool)) -> Self {
-        locked(reason).clear();
-        Self { path, reason, said: Instant::now(), failed: 0, tries, is_on_mount }
+    fn new(path: &'a Path, told: &'a Arc<Told>, (tries, is_on_mount): (Option<u32>, bool)) -> Self {
+        told.reason().clear();
+        Self { path, told, said: Instant::now(), failed: 0, tries, is_on_mount }
+    }
+
+    /// A pass of a carrier of one's own, of a pool at this path.
+    fn pass(&self, carrier: &mut Carrier, pool: &Path) -> Result<Passed> {
+        let (told, of) = (self.told.clone(), (pool.to_owned(), carrier.note().pool.clone()));
+        carrier.hear(Some(Box::new(move |_| told.come.look((&of.0, &of.1)))));
+        let passed = carrier.pass();
+        carrier.hear(None);
+        self.told.come.is(carrier.note().pace.behind.bytes);
+        passed
     }
 
     /// What a try came to; nothing after one that failed with what may pass.
@@ -144,10 +163,11 @@ impl<'a> Teller<'a> {
 
     fn tell(&mut self, why: String) {
         if self.said.elapsed() >= SAY {
-            eprintln!("{}: not in the remote yet{}", show::plain(&self.path.display().to_string()), show::plain(&why));
+            let path = show::plain(&self.path.display().to_string());
+            self.told.come.beside(|| eprintln!("{path}: not in the remote yet{}", show::plain(&why)));
             self.said = Instant::now();
         }
-        *locked(self.reason) = why;
+        *self.told.reason() = why;
     }
 }
 
@@ -161,7 +181,8 @@ fn closed(pool: &Path, teller: &mut Teller<'_>) -> Result<()> {
         }
     };
     loop {
-        let Some(passed) = teller.tried(carrier.pass())? else { continue };
+        let passed = teller.pass(&mut carrier, pool);
+        let Some(passed) = teller.tried(passed)? else { continue };
         match passed.outcome {
             Outcome::Waiting(_) => sleep(PAUSE),
             _ if passed.incomplete == 0 => return Ok(()),
@@ -185,7 +206,8 @@ fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<
         let Some(taken) = teller.tried(Carrier::take(&place.pool, PATIENCE))? else { continue };
         if let Some(mut carrier) = taken {
             loop {
-                let Some(passed) = teller.tried(carrier.pass())? else { continue };
+                let passed = teller.pass(&mut carrier, &place.pool);
+                let Some(passed) = teller.tried(passed)? else { continue };
                 let is_new = passed.transaction >= transaction;
                 if let Outcome::Waiting(files) = passed.outcome {
                     teller.tell(format!("; files that are about to come to rest: {files}"));
@@ -199,6 +221,7 @@ fn on_mount(place: &OnMount, transaction: u64, path: &Path, teller: &mut Teller<
             }
         }
         let note = note_of(&place.pool)?;
+        teller.told.come.is(note.pace.behind.bytes);
         if let Some(error) = &note.error {
             teller.tell(format!("; the carrier fails: {error}"));
         } else if note.transaction >= transaction {

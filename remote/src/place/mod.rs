@@ -9,9 +9,9 @@ mod profile;
 mod provider;
 
 use std::collections::HashSet;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream};
@@ -79,6 +79,17 @@ pub struct Place {
     bandwidth: Option<u64>,
     class: Option<String>,
     cipher: Option<Cipher>,
+    hears: Hears,
+}
+
+/// Who hears how many bytes an object has that was got.
+#[derive(Clone, Default)]
+struct Hears(Option<Arc<dyn Fn(u64) + Send + Sync>>);
+
+impl fmt::Debug for Hears {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Hears")
+    }
 }
 
 impl Place {
@@ -144,7 +155,17 @@ impl Place {
         let runtime = runtime.map_err(|source| Error::Host { path: "threads".into(), what: "start", source })?;
         let (bandwidth, class) = (access.bandwidth, access.storage_class.clone());
         let runtime = Arc::new(runtime);
-        Ok(Self { store, directory: None, prefix, shown, runtime, bandwidth, class, cipher: None })
+        Ok(Self {
+            store,
+            directory: None,
+            prefix,
+            shown,
+            runtime,
+            bandwidth,
+            class,
+            cipher: None,
+            hears: Hears::default(),
+        })
     }
 
     /// What the places directly below this one are called, in order, whatever is there.
@@ -167,8 +188,8 @@ impl Place {
         }
         let (store, runtime) = (self.store.clone(), self.runtime.clone());
         let (bandwidth, class) = (self.bandwidth, self.class.clone());
-        let place =
-            Self { store, directory: None, prefix: Path::default(), shown, runtime, bandwidth, class, cipher: None };
+        let (prefix, hears) = (Path::default(), self.hears.clone());
+        let place = Self { store, directory: None, prefix, shown, runtime, bandwidth, class, cipher: None, hears };
         if let Some(directory) = &self.directory {
             let failed = |source| Error::Host { path: place.shown.clone(), what: "open", source };
             let directory = directory.below(name).map_err(failed)?;
@@ -218,7 +239,16 @@ impl Place {
 
     /// As [`Place::get`], of what the store has, be it encrypted or not.
     pub fn get_as_put(&self, name: &str) -> Result<Option<Bytes>> {
-        self.runtime.block_on(got(self.store.clone(), self.path(name), self.object(name)))
+        let got = self.runtime.block_on(got(self.store.clone(), self.path(name), self.object(name)));
+        if let (Ok(Some(bytes)), Some(hears)) = (&got, &self.hears.0) {
+            hears(bytes.len() as u64);
+        }
+        got
+    }
+
+    /// The place, where from now on somebody hears of the bytes that are got, one object after the other.
+    pub fn heard_by(self, hears: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { hears: Hears(Some(Arc::new(hears))), ..self }
     }
 
     /// As [`Place::get`], beside whoever asks for it, and so is what is to be done with the bytes.

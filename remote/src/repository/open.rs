@@ -84,6 +84,11 @@ impl Repository {
         &self.place
     }
 
+    /// The repository, where from now on somebody hears of the bytes that are read ([`Place::heard_by`]).
+    pub fn heard_by(self, hears: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { place: self.place.heard_by(hears) }
+    }
+
     /// What an object or a part of a file with these bytes is named after here.
     pub fn hash(&self, bytes: &[u8]) -> Hash {
         Hash::named(self.place.names(), bytes)

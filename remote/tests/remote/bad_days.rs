@@ -28,7 +28,7 @@ fn is_whole(over: &Over) {
 #[test]
 fn whatever_becomes_of_requests_nothing_is_lost_or_torn() {
     let Some(server) = server("whatever_becomes_of_requests_nothing_is_lost_or_torn") else { return };
-    let rounds = std::env::var("TENSORFS_REMOTE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_u64);
+    let rounds = std::env::var("TENSORFS_REMOTE_FAULTS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_u64);
     let mut over = Over::new(server);
     let (own, endpoint) = (text(&over.own).to_owned(), over.proxy.endpoint());
     let (mut well, mut failed) = (0, 0);

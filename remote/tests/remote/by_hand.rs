@@ -7,17 +7,15 @@ use std::process::{Command, Stdio};
 
 use tensorfs_layout::ROOT;
 use tensorfs_remote::place::{Access, Place};
+use tensorfs_remote::repository::Repository;
 
 use crate::pools::{TestPool, noise};
-
-fn has(program: &str) -> bool {
-    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
+use crate::skipping::has;
 
 #[test]
 fn a_file_comes_back_with_curl_alone() {
-    if let Some(missing) = ["curl", "jq", "b3sum", "python3", "bash"].into_iter().find(|program| !has(program)) {
-        println!("SKIPPED: {missing} is not there");
+    let programs = ["curl", "jq", "b3sum", "python3", "bash"].map(|program| (program, "--version"));
+    if !has("a_file_comes_back_with_curl_alone", &programs) {
         return;
     }
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/REMOTE.md")).unwrap();
@@ -44,12 +42,29 @@ fn a_file_comes_back_with_curl_alone() {
     let mut said = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut said).unwrap();
     let url = said.split_once('(').unwrap().1.split_once(')').unwrap().0.trim_end_matches('/').to_owned();
-    let scratch = tempfile::tempdir().unwrap();
-    let mut bash = Command::new("bash");
-    bash.args(["-e", "-c", script, "bash", &url, "model 1.bin", "log/000000000001", "log/000000000002"]);
-    let output = bash.current_dir(scratch.path()).output().unwrap();
+    let by_hand = |name: &str, from: &[&str]| {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut bash = Command::new("bash");
+        bash.args(["-e", "-c", script, "bash", &url, name]).args(from);
+        let output = bash.current_dir(scratch.path()).output().unwrap();
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        (output.status.success(), fs::read(scratch.path().join(name)).unwrap_or_default())
+    };
+    let from_nothing = by_hand("model 1.bin", &["log/000000000001", "log/000000000002"]);
+    // From a base on, which a carrier or a collection puts, and without what is before it.
+    let repository = Repository::new(Place::open(&format!("file://{}", remote.display()), &Access::default()).unwrap());
+    repository.put_base(&mut repository.tree_at(Some(2)).unwrap()).unwrap();
+    pool.edit(|edit| edit.file(ROOT, b"behind", &[&runs[3]], true));
+    let place = Place::open(&format!("file://{}", remote.display()), &Access::default()).unwrap();
+    pool.carrier(place).unwrap().pass().unwrap();
+    for gone in ["log/000000000001", "log/000000000002"] {
+        fs::remove_file(remote.join(gone)).unwrap();
+    }
+    let with_base = ["base/000000000002", "log/000000000003"];
+    let from_base = ["model 0.bin", "model 1.bin", "behind"].map(|name| by_hand(name, &with_base));
     let _ = server.kill();
     server.wait().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(fs::read(scratch.path().join("model 1.bin")).unwrap() == runs.concat());
+    let all = runs.concat();
+    assert!(from_nothing == (true, all.clone()));
+    assert!(from_base == [(true, all.clone()), (true, all), (true, runs[3].clone())]);
 }

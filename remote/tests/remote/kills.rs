@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use tensorfs_layout::ROOT;
 use tensorfs_layout::log::{Record, Transaction};
 
 use crate::pools::{TestPool, noise, seen};
+use crate::random::Random;
+use crate::slow::Store;
 
 fn carrier(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
@@ -21,69 +23,151 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Proves E2.
-#[test]
-fn carriers_and_restores_that_are_killed_are_gone_on_with() {
-    let rounds: u64 = std::env::var("TENSORFS_REMOTE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
-    let mut pool = TestPool::new();
-    let url = format!("file://{}/remote", pool.dir.path().display());
-    let own = pool.path();
-    assert!(carrier(&["set", text(&own), &url]).status().unwrap().success());
-    for round in 0..rounds {
-        pool.edit(|edit| {
-            for file in 0..4 {
-                let runs = [noise(round * 10 + file, 3 << 20), noise(round, 40_000)];
-                edit.file(ROOT, format!("{round}-{file}").as_bytes(), &[&runs[0], &runs[1]], true);
-            }
-        });
-        let copy = pool.dir.path().join(format!("copy-{round}"));
-        for (number, arguments) in
-            [["carry", text(&own), "--interval=1"], ["restore", &url, text(&copy)]].iter().enumerate()
-        {
-            let mut killed = carrier(arguments).spawn().unwrap();
-            std::thread::sleep(Duration::from_millis((round * 37 + number as u64 * 11) % 300));
-            let _ = killed.kill();
-            killed.wait().unwrap();
-            if number == 0 {
-                assert!(carrier(arguments).status().unwrap().success());
-            }
+/// How many rounds, if a variable says so.
+fn rounds(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// How long something takes that is killed at a moment of that.
+struct Length(Duration);
+
+impl Length {
+    /// Some moment of it; of four, one is close to its end.
+    fn moment(&self, random: &mut Random) -> Duration {
+        let all = (self.0.as_micros() as u64).max(1);
+        let from = if random.below(4) == 0 { all - all / 5 } else { 0 };
+        Duration::from_micros(from + random.below(all - from))
+    }
+
+    /// Kills it there. True if it had not ended by then, of which more is known of its length: it is an average that
+    /// follows what comes.
+    fn kill(&mut self, killed: &mut Child, moment: Duration) -> bool {
+        let begun = Instant::now();
+        let mut ended = None;
+        while begun.elapsed() < moment && ended.is_none() {
+            std::thread::sleep(Duration::from_millis(1).min(moment.saturating_sub(begun.elapsed())));
+            ended = killed.try_wait().unwrap();
         }
-        if !copy.exists() {
-            assert!(carrier(&["restore", &url, text(&copy)]).status().unwrap().success());
+        if ended.is_some() {
+            self.0 = (self.0 * 7 + begun.elapsed()) / 8;
+        } else if moment > self.0 * 9 / 10 {
+            // It may take longer than was thought.
+            self.0 = self.0 * 17 / 16;
         }
-        assert!(seen(&copy) == seen(&own), "round {round}");
-        assert!(carrier(&["check", &url, "--data"]).status().unwrap().success());
+        let _ = killed.kill();
+        killed.wait().unwrap();
+        ended.is_none()
     }
 }
 
+/// A carrier, and then a restore, is killed at any moment up to its end, again and again.
+///
+/// Proves E2.
+#[test]
+fn carriers_and_restores_that_are_killed_are_gone_on_with() {
+    let rounds = rounds("TENSORFS_REMOTE_KILLS", 6);
+    let mut pool = TestPool::new();
+    let url = format!("file://{}/remote", pool.dir.path().display());
+    let (own, copy) = (pool.path(), pool.dir.path().join("copy"));
+    assert!(carrier(&["set", text(&own), &url]).status().unwrap().success());
+    let carry = ["carry", text(&own), "--interval=1"];
+    let restore = ["restore", &*url, text(&copy)];
+    let next = |pool: &mut TestPool, round: u64| {
+        pool.edit(|edit| {
+            for file in 0..4 {
+                // Not all that was ever carried is to stay in the remote, which has what it had some rounds before.
+                let runs = [noise(round % 8 * 10 + file, 3 << 20), noise(round, 40_000)];
+                edit.file(ROOT, format!("{round}-{file}").as_bytes(), &[&runs[0], &runs[1]], true);
+                if let Some(gone) = round.checked_sub(2) {
+                    let name = format!("{gone}-{file}").into_bytes();
+                    edit.store(Transaction::new(0).with(Record::Removal { dir: ROOT, name: name.into() }));
+                }
+            }
+        });
+    };
+    let took = |arguments: &[&str]| {
+        let begun = Instant::now();
+        assert!(carrier(arguments).status().unwrap().success(), "{arguments:?}");
+        begun.elapsed()
+    };
+    next(&mut pool, 0);
+    let mut lengths = [Length(took(&carry)), Length(took(&restore))];
+    fs::remove_dir_all(&copy).unwrap();
+    let mut killed = [0; 2];
+    for round in 1..=rounds {
+        let mut random = Random::of(&[18, 4, round]);
+        next(&mut pool, round);
+        for (number, arguments) in [&carry[..], &restore].into_iter().enumerate() {
+            let mut child = carrier(arguments).spawn().unwrap();
+            let moment = lengths[number].moment(&mut random);
+            killed[number] += u64::from(lengths[number].kill(&mut child, moment));
+            if number == 0 {
+                took(arguments);
+            }
+        }
+        // One that has its name is whole.
+        if !copy.exists() {
+            took(&restore);
+        }
+        assert!(seen(&copy) == seen(&own), "round {round}");
+        assert!(!copy.with_file_name("copy.restoring").exists(), "round {round}");
+        fs::remove_dir_all(&copy).unwrap();
+        took(&["check", &url, "--data"]);
+        if round % 16 == 0 {
+            took(&["gc", text(&own), "--keep-last", "2"]);
+        }
+    }
+    println!("of {rounds} each {} carriers and {} restores were killed before their ends", killed[0], killed[1]);
+}
+
+/// Not in a trace either: of a store that is not reached, of a directory, and of one that takes what is put and gives
+/// it back.
+///
 /// Proves E9.
 #[test]
 fn credentials_are_kept_and_told_nowhere() {
-    const SECRETS: [&str; 2] = ["AKIDNOTTOBESEEN", "not-to-be-seen-secret"];
+    const SECRETS: [&str; 3] = ["AKIDNOTTOBESEEN", "not-to-be-seen-secret", "not-to-be-seen-token"];
     let mut pool = TestPool::new();
     pool.edit(|edit| edit.file(ROOT, b"file", &[b"bytes"], true));
-    let remote = pool.dir.path().join("remote");
-    let own = pool.path();
+    let (remote, copy) = (pool.dir.path().join("remote"), pool.dir.path().join("copy"));
+    let (own, url) = (pool.path(), format!("file://{}", remote.display()));
+    let (store, endpoint) = Store::start(false, false);
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
-        command.env("AWS_ACCESS_KEY_ID", SECRETS[0]).env("AWS_SECRET_ACCESS_KEY", SECRETS[1]).env("RUST_LOG", "trace");
-        command.args(arguments).output().unwrap()
+        let mut command = carrier(arguments);
+        command.env("AWS_ACCESS_KEY_ID", SECRETS[0]).env("AWS_SECRET_ACCESS_KEY", SECRETS[1]);
+        command.env("AWS_SESSION_TOKEN", SECRETS[2]).env("RUST_LOG", "trace");
+        command.stdout(Stdio::piped()).output().unwrap()
     };
-    let url = format!("file://{}", remote.display());
-    let outputs = [
-        run(&["set", text(&own), "s3://bucket/x", "--endpoint", "http://127.0.0.1:1", "--region", "x"]),
-        run(&["set", text(&own), &url]),
-        run(&["carry", text(&own)]),
-        run(&["status", text(&own), "--json"]),
+    let nowhere = ["set", text(&own), "s3://bucket/x", "--endpoint", "http://127.0.0.1:1", "--region", "x"];
+    let reach = ["--endpoint", &*endpoint, "--region", "x"];
+    let of = |command: &str, more: &[&str]| run(&[&[command, "s3://bucket/x"], more, &reach].concat());
+    let all = [
+        (run(&nowhere), false),
+        (run(&["set", text(&own), &url]), true),
+        (run(&["carry", text(&own)]), true),
+        (run(&["status", text(&own), "--json"]), true),
+        (run(&["off", text(&own)]), true),
+        (run(&[&["set", text(&own), "s3://bucket/x"], &reach[..]].concat()), true),
+        (run(&["carry", text(&own)]), true),
+        (run(&["status", text(&own), "--json"]), true),
+        (of("list", &[]), true),
+        (of("get", &["/file"]), true),
+        (of("restore", &[text(&copy)]), true),
+        (of("get", &["/none"]), false),
     ];
-    assert_eq!(outputs.each_ref().map(|output| output.status.success()), [false, true, true, true]);
-    for output in &outputs {
+    for (number, (output, is_well)) in all.iter().enumerate() {
         let said = [&output.stdout[..], &output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
-        assert!(!SECRETS.iter().any(|secret| said.contains(secret)), "{said}");
+        assert_eq!(output.status.success(), *is_well, "{number}: {said}");
+        assert!(!SECRETS.iter().any(|secret| said.contains(secret)), "{number}: {said}");
     }
-    let grep = Command::new("grep").args(["-rlF", "-e", SECRETS[0], "-e", SECRETS[1]]).arg(pool.dir.path()).output();
-    assert!(grep.unwrap().stdout.is_empty());
+    let traced = String::from_utf8_lossy(&all[6].0.stderr);
+    assert!(traced.contains("TRACE") && traced.contains("127.0.0.1"), "nothing is traced: {traced}");
+    let mut grep = Command::new("grep");
+    let grep =
+        grep.arg("-rlF").args(SECRETS.map(|secret| format!("-e{secret}"))).arg(pool.dir.path()).output().unwrap();
+    assert!(grep.stdout.is_empty(), "{}", String::from_utf8_lossy(&grep.stdout));
+    assert!(!store.has_any(&SECRETS));
 }
 
 /// By whatever signal: what was put stays, a file that is fetched has its name only with all its bytes, and a
@@ -92,7 +176,7 @@ fn credentials_are_kept_and_told_nowhere() {
 /// Proves E6, E18.
 #[test]
 fn whatever_is_interrupted_is_done_when_it_is_called_again() {
-    let rounds: u64 = std::env::var("TENSORFS_REMOTE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(9);
+    let rounds = rounds("TENSORFS_REMOTE_INTERRUPTS", 9);
     let mut pool = TestPool::new();
     let url = format!("file://{}/remote", pool.dir.path().display());
     let own = pool.path();

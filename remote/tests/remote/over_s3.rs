@@ -14,6 +14,7 @@ use crate::pools::{TestPool, noise, seen, varied};
 use crate::program::text;
 use crate::proxy::{BELOW, Proxy};
 use crate::s3::{READER, S3, keys, s3};
+use crate::skipping::skipped;
 
 /// The server, or the test counts as skipped.
 pub fn server(test: &str) -> Option<&'static S3> {
@@ -21,11 +22,7 @@ pub fn server(test: &str) -> Option<&'static S3> {
         Ok(server) => return Some(server),
         Err(why) => why,
     };
-    eprintln!("SKIPPED: {test}: {why}");
-    if let Some(path) = std::env::var_os("TENSORFS_SKIP_LOG") {
-        let mut log = std::fs::File::options().create(true).append(true).open(path).unwrap();
-        std::io::Write::write_all(&mut log, format!("{test}: {why}\n").as_bytes()).unwrap();
-    }
+    skipped(test, &why);
     None
 }
 

@@ -345,7 +345,7 @@ fn progress(arguments: &[&str]) -> (Vec<(String, u64, u64)>, String) {
 fn whoever_asks_hears_how_far_it_has_come_and_nobody_else_does() {
     let mut remote = Remote::new();
     let own = text(&remote.own).to_owned();
-    let (copy, file) = (remote.at.with_file_name("copy"), remote.at.with_file_name("got"));
+    let [copy, tree, file] = ["copy", "tree", "got"].map(|name| remote.at.with_file_name(name));
     for name in ["a", "bb", "ccc"] {
         remote.file(name);
     }
@@ -360,6 +360,7 @@ fn whoever_asks_hears_how_far_it_has_come_and_nobody_else_does() {
         (&["check", &url], "checking", Some(2)),
         (&["get", &url, "a", "--to", text(&file)], "fetched", Some(70_000)),
         (&["restore", &url, text(&copy), "--json"], "restored", Some(140_000)),
+        (&["restore", &url, text(&tree), "--later"], "tree", Some(140_000)),
         (&["gc", &own, "--keep-last", "1", "--json"], "removing", None),
     ] {
         let (told, _) = progress(arguments);
@@ -368,6 +369,17 @@ fn whoever_asks_hears_how_far_it_has_come_and_nobody_else_does() {
         let (_, done, all) = told.last().unwrap();
         assert!(done == all && total.is_none_or(|total| total == *all), "{arguments:?}: {told:?}");
     }
+    // Of what is read to list it nobody knows how much there is.
+    for more in [&[][..], &["--batches"]] {
+        let (told, _) = progress(&[&["list", &*url], more].concat());
+        let is_read = |told: &(String, u64, u64)| told.0 == "read" && told.1 > 100 && told.2 == 0;
+        assert!(told.last().is_some_and(is_read), "{told:?}");
+    }
+    // Nobody carries but whoever waits, and it has all of a file to go.
+    remote.file("dddd");
+    let (told, _) = progress(&["wait", &own, "--timeout", "600"]);
+    assert!(told.iter().all(|(said, ..)| said == "carried"), "{told:?}");
+    assert_eq!(told.last(), Some(&("carried".into(), 70_000, 70_000)), "{told:?}");
     // Elsewhere than on a terminal nothing is said unless somebody asks for it.
     for more in [&[][..], &["--progress", "none"], &["--progress", "auto"]] {
         let output = run(&[&["check", &*url, "--data"][..], more].concat());

@@ -18,7 +18,7 @@ const EMPTY: &str = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBuc
 const CLASS: &str = "x-amz-storage-class: standard_ia";
 
 /// An S3 store with one bucket. It is asked for everything by HTTP, and takes long over some of it.
-struct Store {
+pub struct Store {
     objects: Mutex<HashMap<String, Vec<u8>>>,
     /// Requests, and what they say of how what is put is to be kept.
     asked: Mutex<Vec<String>>,
@@ -28,7 +28,7 @@ struct Store {
 
 impl Store {
     /// Starts one, and gives its address.
-    fn start(slow_put: bool, slow_get: bool) -> (Arc<Self>, String) {
+    pub fn start(slow_put: bool, slow_get: bool) -> (Arc<Self>, String) {
         let store = Arc::new(Self { objects: Mutex::default(), asked: Mutex::default(), slow_put, slow_get });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -40,6 +40,15 @@ impl Store {
             }
         });
         (store, address)
+    }
+
+    /// True if any of these words is in what it has, or was asked for.
+    pub fn has_any(&self, words: &[&str]) -> bool {
+        let has =
+            |bytes: &[u8]| words.iter().any(|word| bytes.windows(word.len()).any(|window| window == word.as_bytes()));
+        let asked = self.asked.lock().unwrap();
+        let objects = self.objects.lock().unwrap();
+        asked.iter().any(|asked| has(asked.as_bytes())) || objects.values().any(|bytes| has(bytes))
     }
 
     fn serve(&self, stream: &TcpStream) -> Option<()> {

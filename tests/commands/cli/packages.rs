@@ -69,6 +69,15 @@ fn what_the_carrier_does_has_manual_pages_and_is_completed() {
         let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
         assert!(title.starts_with(&format!(".TH {name} 8")) && title.contains("tensorfs 0."), "{title}");
     }
+    // Help names what was called.
+    let carrier_says = run_ok(Command::new(&carrier).args(["carry", "--help"]));
+    assert!(carrier_says.contains("Usage: tensorfs-carrier carry "), "{carrier_says}");
+    for name in &names {
+        let help = room.ok(["remote", name, "--help"]);
+        assert!(help.contains(&format!("Usage: tensorfs remote {name} ")), "{help}");
+    }
+    let wrong = room.run(["remote", "gc"]);
+    assert!(wrong.status.code() == Some(2) && said(&wrong).contains("tensorfs remote gc "), "{}", said(&wrong));
     let page = fs::read_to_string(room.at("man/tensorfs-remote-set.8")).unwrap();
     assert!(page.contains("exclude"), "{page}");
     fs::write(room.at("bash"), room.ok(["completions", "bash"])).unwrap();

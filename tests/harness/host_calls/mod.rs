@@ -200,6 +200,11 @@ impl HostCalls {
         command.env("LD_PRELOAD", library()).env(VARIABLE, self.0.file.path());
     }
 
+    /// Has the clock of any other command be wrong by so many seconds.
+    pub fn clock_off(command: &mut Command, seconds: i64) {
+        command.env("LD_PRELOAD", library()).env("TENSORFS_CLOCK_OFF", seconds.to_string());
+    }
+
     /// Adds a rule. Of several that are about one call, the first that is not over decides.
     pub fn add(&self, rule: Rule) -> Injected {
         let _adding = self.0.adding.lock().unwrap();
