@@ -4,8 +4,9 @@
 
 WAY is `once` (written and closed), `appended` (gone on with once it was closed, or by saving again to the open file,
 as the library's users do it), `live` (says `ready`, and holds the file open until its standard input ends), `killed`
-(says `ready` with a part written; it is to be killed then) or `sharded` (one checkpoint of several files). The last
-line of standard output is the file's path, or for `sharded`, and of writers of directories, the directory's. A way that a library does not have says
+(says `ready` with a part written; it is to be killed then, if the process that wrote was not) or `sharded` (one
+checkpoint of several files). The last line of standard output is the file's path, or for `sharded`, and of writers of
+directories, the directory's. A way that a library does not have says
 `none`. What it writes has two tensors of 64 KiB each time, and of scalars two.
 """
 
@@ -15,35 +16,15 @@ import time
 
 import numpy as np
 
-from common import array
-
-ROWS = 16384
-
-
-def values(turn=0):
-    return {name: array(f"{name}{turn}", (ROWS,), "<f4") for name in ("weight", "bias")}
+import writers_torch
+import writers_trainers
+from writing import ROWS, Stops, Writer, dies, limit_files, only_file, ready, values
 
 
 def table(turn=0):
     import pyarrow
 
     return pyarrow.table({name: pyarrow.array(value) for name, value in values(turn).items()})
-
-
-def ready(path):
-    print("ready", flush=True)
-    print(path, flush=True)
-    sys.stdin.read()
-
-
-class Writer:
-    """A way that is not here the library does not have."""
-
-    name = "file"
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.path = os.path.join(directory, self.name)
 
 
 class NumpySave(Writer):
@@ -82,28 +63,20 @@ class NumpySavez(Writer):
         with open(self.path, "wb") as file:
             np.savez(file, **values())
 
+    def appended(self):
+        with open(self.path, "wb") as file:
+            for turn in range(2):
+                np.savez(file, **values(turn))
+
+    def live(self):
+        with open(self.path, "wb") as file:
+            np.savez(file, **values())
+            file.flush()
+            ready(self.path)
+
     def killed(self):
         with open(self.path, "wb") as file:
             np.savez(Stops(file, self.path, 1000), **values())
-
-
-class Stops:
-    """A file of which so many bytes are written, and no more."""
-
-    def __init__(self, file, path, most):
-        self.file, self.path, self.left = file, path, most
-
-    def write(self, data):
-        data = memoryview(data).cast("B")
-        self.file.write(data[: self.left])
-        self.left -= len(data)
-        if self.left <= 0:
-            self.file.flush()
-            ready(self.path)
-        return len(data)
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
 
 
 class Safetensors(Writer):
@@ -113,10 +86,9 @@ class Safetensors(Writer):
         save_file(values(), self.path)
 
     def killed(self):
-        from safetensors.numpy import save
-
-        with open(self.path, "wb") as file:
-            Stops(file, self.path, 100_000).write(save(values()))
+        # It makes a file of another name, as long as it will be, before it writes.
+        dies("once", 100_000)
+        ready(only_file(self.directory))
 
     def sharded(self):
         import json
@@ -131,6 +103,27 @@ class Safetensors(Writer):
         with open(os.path.join(self.directory, "model.safetensors.index.json"), "w") as file:
             json.dump({"metadata": {}, "weight_map": names}, file)
         return self.directory
+
+
+class SafetensorsBytes(Writer):
+    """`save`, of which a program writes the bytes itself."""
+
+    def once(self, do=lambda: None):
+        from safetensors.numpy import save
+
+        with open(self.path, "wb") as file:
+            file.write(save(values()))
+            file.flush()
+            do()
+
+    def live(self):
+        self.once(lambda: ready(self.path))
+
+    def killed(self):
+        from safetensors.numpy import save
+
+        with open(self.path, "wb") as file:
+            Stops(file, self.path, 100_000).write(save(values()))
 
 
 class H5py(Writer):
@@ -163,18 +156,37 @@ class H5py(Writer):
                 file[name] = value
             ready(self.path)
 
+    def sharded(self):
+        import h5py
+
+        members = os.path.join(self.directory, "f%d.h5")
+        with h5py.File(members, "w", driver="family", memb_size=100_000) as file:
+            for name, value in values().items():
+                file[name] = value
+        return self.directory
+
 
 class Gguf(Writer):
-    def once(self):
+    def once(self, do=lambda: None, **options):
         import gguf
 
-        writer = gguf.GGUFWriter(self.path, "llama")
+        writer = gguf.GGUFWriter(self.path, "llama", **options)
         for name, value in values().items():
             writer.add_tensor(name, value)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
+        writer.flush()
+        do()
         writer.close()
+
+    def live(self):
+        self.once(lambda: ready(self.path))
+
+    def sharded(self):
+        self.path += ".gguf"
+        self.once(split_max_tensors=1)
+        return self.directory
 
     def killed(self):
         import gguf
@@ -191,11 +203,36 @@ class Gguf(Writer):
         ready(self.path)
 
 
+def data_set(directory, format):
+    """Half of the rows in each file."""
+    import pyarrow.dataset
+
+    half = ROWS // 2
+    pyarrow.dataset.write_dataset(table(), directory, format=format, max_rows_per_file=half, max_rows_per_group=half)
+    return directory
+
+
 class Feather(Writer):
-    def once(self):
+    def _write(self, file):
         from pyarrow import feather
 
-        feather.write_feather(table(), self.path, compression="uncompressed")
+        feather.write_feather(table(), file, compression="uncompressed")
+
+    def once(self):
+        self._write(self.path)
+
+    def live(self):
+        with open(self.path, "wb") as file:
+            self._write(file)
+            file.flush()
+            ready(self.path)
+
+    def killed(self):
+        with open(self.path, "wb") as file:
+            self._write(Stops(file, self.path, 100_000))
+
+    def sharded(self):
+        return data_set(self.directory, "feather")
 
 
 class ArrowFile(Writer):
@@ -222,6 +259,9 @@ class ArrowFile(Writer):
     def killed(self):
         self.live()
 
+    def sharded(self):
+        return data_set(self.directory, "ipc")
+
 
 class ArrowStream(ArrowFile):
     """Arrow's streams, as `datasets` keeps its tables."""
@@ -244,18 +284,29 @@ class ArrowStream(ArrowFile):
                 for turn in range(2):
                     writer.write_table(table(turn))
 
+    def sharded(self):
+        # As `save_to_disk` of `datasets` does.
+        for number in range(2):
+            path = os.path.join(self.directory, f"data-{number:05}-of-00002.arrow")
+            with open(path, "wb") as file, self._writer(file) as writer:
+                writer.write_table(table().slice(number * ROWS // 2, ROWS // 2))
+        return self.directory
+
 
 class Zarr(Writer):
     """A directory, in which an array is of two chunks."""
 
     VERSION = 3
 
-    def _save(self, turn):
+    def _save(self, turn, **options):
         import zarr
 
         group = zarr.open_group(self.path, mode="a", zarr_format=self.VERSION)
+        options = {"shape": (ROWS,), "chunks": (ROWS // 2,)} | options
+        self.arrays = []
         for name, value in values(turn).items():
-            group.create_array(f"{turn}/{name}", shape=(ROWS,), chunks=(ROWS // 2,), dtype=value.dtype)[:] = value
+            self.arrays.append(group.create_array(f"{turn}/{name}", dtype=value.dtype, **options))
+            self.arrays[-1][:] = value
 
     def once(self):
         self._save(0)
@@ -272,25 +323,42 @@ class Zarr(Writer):
         array[: ROWS // 2] = values()["weight"][: ROWS // 2]
         ready(self.path)
 
+    def live(self):
+        self._save(0)
+        ready(self.path)
+
+    def sharded(self):
+        # Both chunks of an array are in one file.
+        self._save(0, shards=(ROWS,))
+        return self.path
+
 
 class Zarr2(Zarr):
     VERSION = 2
+    sharded = None
 
 
 class TensorStore(Writer):
     """As Orbax has it write: an array in zarr 3."""
 
+    chunk = ROWS // 2
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+
     def _open(self, name):
+        return self._zarr3({"driver": "file", "path": os.path.join(self.path, name)})
+
+    def _zarr3(self, store):
         import tensorstore
 
-        metadata = {"shape": [ROWS], "data_type": "float32"}
-        metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [ROWS // 2]}}
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.join(self.path, name)}}
-        return tensorstore.open(spec | {"metadata": metadata}, create=True).result()
+        metadata = {"shape": [ROWS], "data_type": "float32", "codecs": self.codecs}
+        metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [self.chunk]}}
+        return tensorstore.open({"driver": "zarr3", "kvstore": store, "metadata": metadata}, create=True).result()
 
     def once(self, turn=0):
+        self.arrays = []
         for name, value in values(turn).items():
-            self._open(name + str(turn)).write(value).result()
+            self.arrays.append(self._open(name + str(turn)))
+            self.arrays[-1].write(value).result()
 
     def appended(self):
         self.once(0)
@@ -300,6 +368,16 @@ class TensorStore(Writer):
         self._open("weight")[: ROWS // 2].write(values()["weight"][: ROWS // 2]).result()
         ready(self.path)
 
+    def live(self):
+        self.once()
+        ready(self.path)
+
+    def sharded(self):
+        shards = {"chunk_shape": [self.chunk], "codecs": self.codecs}
+        self.chunk, self.codecs = ROWS, [{"name": "sharding_indexed", "configuration": shards}]
+        self.once()
+        return self.path
+
 
 class Ocdbt(TensorStore):
     """As Orbax has it write by default: all keys in one database."""
@@ -307,14 +385,17 @@ class Ocdbt(TensorStore):
     def _open(self, name):
         import tensorstore
 
-        metadata = {"shape": [ROWS], "dtype": "<f4", "chunks": [ROWS // 2], "compressor": None}
-        base = f"file://{self.path}/"
-        spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": name + "/"}}
-        return tensorstore.open(spec | {"metadata": metadata}, create=True).result()
+        store = {"driver": "ocdbt", "base": f"file://{self.path}/", "path": name + "/"}
+        if self.chunk == ROWS:
+            return self._zarr3(store)
+        metadata = {"shape": [ROWS], "dtype": "<f4", "chunks": [self.chunk], "compressor": None}
+        return tensorstore.open({"driver": "zarr", "kvstore": store, "metadata": metadata}, create=True).result()
 
 
 class N5(TensorStore):
     """Blocks as n5 has them, with nothing done to them."""
+
+    sharded = None
 
     def _open(self, name):
         import tensorstore
@@ -322,18 +403,6 @@ class N5(TensorStore):
         metadata = {"dimensions": [ROWS], "blockSize": [ROWS // 2], "dataType": "float32"}
         spec = {"driver": "n5", "kvstore": {"driver": "file", "path": os.path.join(self.path, name)}}
         return tensorstore.open(spec | {"metadata": metadata | {"compression": {"type": "raw"}}}, create=True).result()
-
-
-class Orbax(Writer):
-    """A step of a run."""
-
-    def sharded(self):
-        import orbax.checkpoint as ocp
-
-        with ocp.CheckpointManager(os.path.join(self.directory, "run")) as manager:
-            manager.save(1, args=ocp.args.StandardSave({"params": values()}))
-            manager.wait_until_finished()
-        return os.path.join(self.directory, "run", "1")
 
 
 class TensorBoard(Writer):
@@ -364,7 +433,7 @@ class TensorBoard(Writer):
     def live(self):
         writer = self._writer()
         self._scalars(writer, range(2))
-        ready(self._path())
+        ready(self._path(), lambda: self._scalars(writer, range(2, 4)))
         writer.close()
 
     def killed(self):
@@ -409,13 +478,69 @@ class Smdebug(Writer):
     def live(self):
         writer = self._writer()
         self._write(writer)
-        ready(self._path())
+        ready(self._path(), lambda: self._write(writer))
         writer.close()
 
     def killed(self):
         writer = self._writer()
         self._write(writer)
         ready(self._path())
+
+
+class Messages(Writer):
+    """Messages of TensorFlow's without frames, one behind the other."""
+
+    def _message(self, turn):
+        raise NotImplementedError
+
+    def _append(self, turn, mode, do=lambda: None):
+        with open(self.path, mode) as file:
+            file.write(self._message(turn))
+            file.flush()
+            do()
+
+    def once(self):
+        self._append(0, "wb")
+
+    def appended(self):
+        self._append(0, "wb")
+        self._append(1, "ab")
+
+    def live(self):
+        self._append(0, "wb", lambda: ready(self.path))
+
+    def killed(self):
+        message = self._message(0)
+        with open(self.path, "wb") as file:
+            Stops(file, self.path, len(message) - 1000).write(message)
+
+
+class TensorProto(Messages):
+    """One tensor."""
+
+    def _tensor(self, value):
+        from tensorboardX.proto.tensor_pb2 import TensorProto
+
+        tensor = TensorProto(dtype=1, tensor_content=value.tobytes())
+        tensor.tensor_shape.dim.add(size=ROWS)
+        return tensor
+
+    def _message(self, turn):
+        return self._tensor(values(turn)["weight"]).SerializeToString()
+
+
+class Events(TensorProto):
+    """An Event for each tensor."""
+
+    def _message(self, turn):
+        from tensorboardX.proto.event_pb2 import Event
+
+        message = b""
+        for name, value in values(turn).items():
+            event = Event(wall_time=1.0, step=turn)
+            event.summary.value.add(tag=name).tensor.CopyFrom(self._tensor(value))
+            message += event.SerializeToString()
+        return message
 
 
 class Raw(Writer):
@@ -445,211 +570,11 @@ class Raw(Writer):
             ready(self.path)
 
 
-class Torch(Writer):
-    OPTIONS = {}
-    MOST = 70_000
-
-    def _state(self, turn=0):
-        import torch
-
-        return {name: torch.from_numpy(value) for name, value in values(turn).items()}
-
-    def once(self):
-        import torch
-
-        torch.save(self._state(), self.path, **self.OPTIONS)
-
-    def appended(self):
-        import torch
-
-        with open(self.path, "wb") as file:
-            for turn in range(2):
-                torch.save(self._state(turn), file, **self.OPTIONS)
-
-    def killed(self):
-        import torch
-
-        with open(self.path, "wb") as file:
-            torch.save(self._state(), Stops(file, self.path, self.MOST), **self.OPTIONS)
-
-
-class TorchLegacy(Torch):
-    OPTIONS = {"_use_new_zipfile_serialization": False}
-    # Elements are written to the descriptor itself.
-    MOST = 100
-
-
-class Distributed(Writer):
-    """torch's distributed checkpoint, by one process and two threads, so that there are two files."""
-
-    def sharded(self):
-        import torch.distributed.checkpoint as dcp
-        import torch
-
-        state = {name: torch.from_numpy(value) for name, value in values().items()}
-        dcp.save(state, storage_writer=dcp.FileSystemWriter(self.directory, thread_count=2))
-        return self.directory
-
-
-def torch_model():
-    """A model of just these two tensors."""
-    import torch
-
-    model = torch.nn.Module()
-    for name, value in values().items():
-        setattr(model, name, torch.nn.Parameter(torch.from_numpy(value)))
-    return model
-
-
-class Exported(Writer):
-    """A program of torch.export's."""
-
-    name = "model.pt2"
-
-    def once(self):
-        import torch
-
-        class Program(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                for name, value in values().items():
-                    setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
-
-            def forward(self, x):
-                return x * self.weight + self.bias
-
-        torch.export.save(torch.export.export(Program(), (torch.ones(ROWS),)), self.path)
-
-
-class Keras(Writer):
-    """A model, with torch as its backend."""
-
-    name = "model.keras"
-
-    def _save(self, model):
-        model.save(self.path)
-
-    def once(self):
-        os.environ["KERAS_BACKEND"] = "torch"
-        import keras
-
-        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(ROWS)])
-        self._save(model)
-
-
-class KerasWeights(Keras):
-    name = "model.weights.h5"
-
-    def _save(self, model):
-        model.save_weights(self.path)
-
-
-class Trainer(Writer):
-    """Hugging Face's: of three checkpoints two are kept."""
-
-    def sharded(self):
-        import torch
-        import transformers
-
-        class Model(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                for name, value in values().items():
-                    setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
-
-            def forward(self, x):
-                return {"loss": ((x * self.weight + self.bias) ** 2).mean()}
-
-        arguments = transformers.TrainingArguments(
-            self.directory, max_steps=6, save_steps=2, save_total_limit=2, per_device_train_batch_size=1, use_cpu=True,
-            report_to=[], disable_tqdm=True, logging_strategy="no",
-        )
-        data = [{"x": torch.ones(ROWS)} for _ in range(6)]
-        transformers.Trainer(Model(), arguments, train_dataset=data).train()
-        kept = sorted(name for name in os.listdir(self.directory) if name.startswith("checkpoint-"))
-        assert kept == ["checkpoint-4", "checkpoint-6"], kept
-        return os.path.join(self.directory, "checkpoint-6")
-
-
-class Lightning(Writer):
-    """What its ModelCheckpoint saves."""
-
-    def once(self):
-        import lightning
-        import torch
-        from lightning.pytorch.callbacks import ModelCheckpoint
-
-        class Module(lightning.LightningModule):
-            def __init__(self):
-                super().__init__()
-                for name, value in values().items():
-                    setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
-
-            def training_step(self, batch, _):
-                return ((batch * self.weight + self.bias) ** 2).mean()
-
-            def configure_optimizers(self):
-                return torch.optim.SGD(self.parameters(), 0.01)
-
-        saves = ModelCheckpoint(self.directory, filename="model")
-        trainer = lightning.Trainer(
-            accelerator="cpu", max_steps=1, callbacks=[saves], logger=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=self.directory,
-        )
-        trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(2, ROWS)))
-        return saves.best_model_path
-
-
-class Ranks(Writer):
-    """A model that two processes have halves of, saved by both."""
-
-    def _shard(self, model):
-        raise NotImplementedError
-
-    def _rank(self, rank, meeting):
-        import torch
-        import torch.distributed as dist
-        import torch.distributed.checkpoint as dcp
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-        state = get_model_state_dict(self._shard(torch_model()))
-        dcp.save(state, checkpoint_id=self.directory)
-        dist.destroy_process_group()
-
-    def sharded(self):
-        import tempfile
-
-        import torch.multiprocessing as mp
-
-        with tempfile.TemporaryDirectory() as elsewhere:
-            mp.spawn(self._rank, (os.path.join(elsewhere, "meeting"),), 2)
-        return self.directory
-
-
-class FullyShard(Ranks):
-    def _shard(self, model):
-        import torch
-        from torch.distributed.fsdp import fully_shard
-
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
-        return fully_shard(model, mesh=mesh)
-
-
-class Fsdp(Ranks):
-    def _shard(self, model):
-        import torch
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
-        return FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=torch.device("cpu"))
-
-
 WRITERS = {
     "np.save": NumpySave,
     "np.savez": NumpySavez,
     "safetensors": Safetensors,
+    "safetensors, save": SafetensorsBytes,
     "h5py": H5py,
     "gguf": Gguf,
     "Feather": Feather,
@@ -660,21 +585,14 @@ WRITERS = {
     "TensorStore": TensorStore,
     "TensorStore, OCDBT": Ocdbt,
     "TensorStore, n5": N5,
-    "Orbax": Orbax,
     "tensorboardX": TensorBoard,
     "SummaryWriter": SummaryWriter,
     "smdebug": Smdebug,
+    "Events without frames": Events,
+    "TensorProto": TensorProto,
     "raw bytes": Raw,
-    "torch.save": Torch,
-    "torch.save, before 1.6": TorchLegacy,
-    "torch's DCP": Distributed,
-    "fully_shard, two ranks": FullyShard,
-    "FSDP, two ranks": Fsdp,
-    "torch.export.save": Exported,
-    "Keras": Keras,
-    "Keras, weights": KerasWeights,
-    "Trainer": Trainer,
-    "Lightning": Lightning,
+    **writers_torch.WRITERS,
+    **writers_trainers.WRITERS,
 }
 
 if __name__ == "__main__":
@@ -682,6 +600,7 @@ if __name__ == "__main__":
     os.environ.setdefault("SMDEBUG_LOG_LEVEL", "error")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.makedirs(directory, exist_ok=True)
+    limit_files()
     writer = WRITERS[writer](directory)
     act = getattr(writer, way, None)
     if act is None:
