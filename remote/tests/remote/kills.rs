@@ -76,7 +76,7 @@ fn carriers_and_restores_that_are_killed_are_gone_on_with() {
         pool.edit(|edit| {
             for file in 0..4 {
                 // Not all that was ever carried is to stay in the remote, which has what it had some rounds before.
-                let runs = [noise(round % 8 * 10 + file, 3 << 20), noise(round, 40_000)];
+                let runs = [noise(round % 8 * 10 + file, 1 << 20), noise(round, 40_000)];
                 edit.file(ROOT, format!("{round}-{file}").as_bytes(), &[&runs[0], &runs[1]], true);
                 if let Some(gone) = round.checked_sub(2) {
                     let name = format!("{gone}-{file}").into_bytes();
