@@ -698,8 +698,8 @@ fn a_close_just_before_fsync_of_the_directory_counts(setup: Setup) {
     assert_eq!(lost, 0);
 }
 
-/// As who saves a file beside the old one, and gives it that one's name. The shortest of many times is compared with that
-/// where nothing is removed: a pause of a millisecond is many times as long.
+/// As who saves a file beside the old one, and gives it that one's name. The shortest of many times is compared with
+/// that where nothing is removed: a pause of a millisecond is many times as long.
 fn who_syncs_a_directory_waits_for_what_is_removed_and_for_no_clock(setup: Setup) {
     let room = scratch();
     let Ok(memory) = Mounted::tmpfs(room.path(), None) else {

@@ -41,7 +41,7 @@ pub(super) fn may_be_weights(name: &[u8], end: End) -> bool {
     }
     match end {
         End::Missing => false,
-        // Where each process of DeepSpeed has a part of all weights, that is in what the optimizer has, but it needs these.
+        // Where each process of DeepSpeed has a part of all weights, that is in what the optimizer has, but needs these.
         End::There { tensors } => tensors > 0 || has(name, MODEL_OF_DEEPSPEED),
         End::Untold => true,
         End::Opaque => UNKNOWN.iter().any(|end| name.ends_with(end)),

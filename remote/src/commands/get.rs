@@ -59,8 +59,8 @@ pub fn run(arguments: &cli::Get) -> Result<bool> {
         // Whoever knows the number has the checksums of what he looks for.
         _ if is_all && arguments.ino.is_some() => return Ok(true),
         State::Open if content.tail > 0 => format!(
-            "was open to write when batch {batch} was carried, with {size}; these are {have}, the last {} of them as they \
-             were found then",
+            "was open to write when batch {batch} was carried, with {size}; these are {have}, the last {} of them as \
+             they were found then",
             show::bytes(content.tail)
         ),
         State::Open => format!(
