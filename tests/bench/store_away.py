@@ -37,6 +37,11 @@ class Saver:
         self.bytes = os.urandom(MIB)
         self.journal = os.open(f"{at}/journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
+    def end(self):
+        if self.journal is not None:
+            os.close(self.journal)
+        self.journal = None
+
     def write(self, name, data):
         with open(name, "wb") as file:
             file.write(data)
@@ -128,6 +133,9 @@ def main():
         start_again(store)
         back = time.monotonic()
         go_on("after", wants.before)
+        for saver in mounts.values():
+            # What is open is never whole.
+            saver.end()
         waited = timed(lambda: run(program, "remote", "wait", at, env=env))
         say(f"all is carried {time.monotonic() - back:.0f} s after the store was back ({waited / 1e3:.1f} s of waiting)")
         say(run(program, "remote", "check", "--data", pool, env=env))
@@ -149,8 +157,8 @@ def main():
         if carrier:
             carrier.terminate()
             carrier.wait()
-        for name, saver in mounts.items():
-            os.close(saver.journal)
+        for saver in mounts.values():
+            saver.end()
             subprocess.run([program, "umount", saver.at])
         free(f"{base}/second")
         store.end()
