@@ -126,10 +126,19 @@ const REGION: [&str; 4] =
     ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "incorrectly configured region"];
 
 /// What a person can do about it, if that is known.
-fn hint(error: &object_store::Error) -> &'static str {
+fn hint(error: &object_store::Error) -> String {
     // What the network or the certificate's check said is a source of a source.
     let all = iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     let text: String = all.map(|error| format!("{error}\n")).collect();
+    let hint = known(error, &text);
+    // What is wrong with it, only the innermost one says.
+    let why = text.lines().rfind(|line| hint == CERTIFICATE && line.contains("certificate"));
+    why.map_or_else(|| hint.to_owned(), |why| format!("{hint} ({why})"))
+}
+
+const CERTIFICATE: &str = "; the store's certificate is not trusted by this machine";
+
+fn known(error: &object_store::Error, text: &str) -> &'static str {
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&["RequestTimeTooSkewed"]) {
         "; the clock of this machine is wrong"
@@ -148,7 +157,7 @@ fn hint(error: &object_store::Error) -> &'static str {
     } else if says(&REGION) {
         "; the bucket is in another region (--region)"
     } else if says(&["certificate", "UnknownIssuer"]) {
-        "; the store's certificate is not trusted by this machine"
+        CERTIFICATE
     } else if says(&["HTTP error: error sending request", "dns error", "Connection refused"]) {
         "; the store cannot be reached"
     } else {
@@ -172,6 +181,7 @@ mod tests {
         };
         for (said, expected) in [
             ("invalid peer certificate: UnknownIssuer", "certificate is not trusted"),
+            ("invalid peer certificate: Expired", "(invalid peer certificate: Expired)"),
             ("tcp connect error: Connection refused (os error 111)", "cannot be reached"),
             (
                 "Received redirect without LOCATION, this normally indicates an incorrectly configured region",

@@ -164,7 +164,7 @@ impl<'a> Fetcher<'a> {
     /// An object, be it on its way or not.
     fn object(&mut self, object: Hash) -> Result<Bytes> {
         match self.asked.iter().position(|(asked, ..)| *asked == object) {
-            Some(at) => self.repository.arrived(object, self.asked.remove(at).1),
+            Some(at) => self.repository.arrived(self.asked.remove(at).1),
             None => {
                 // What nobody has come for makes room.
                 if self.asked.len() >= MOST {

@@ -192,7 +192,7 @@ fn restore_to(
     let written = Written::new(open, PACKS_OF_MANY);
     let mut restore = Restore {
         source,
-        lots: Lots::of(pool.clone()),
+        lots: Lots::of(pool.clone())?,
         pool,
         written,
         made: HashMap::new(),

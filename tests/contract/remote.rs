@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, FileTimes, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -23,6 +23,7 @@ on_mounts!(
     what_was_waited_for_is_in_an_encrypted_remote_and_cannot_be_read_there,
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
     what_stands_behind_the_seals_of_a_file_that_stays_open_is_carried_as_it_is,
+    what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail,
     what_was_put_before_it_waited_is_told,
     a_pool_that_changes_all_the_time_is_carried_whole,
     who_waits_for_so_long_is_told,
@@ -33,6 +34,7 @@ on_mounts!(
     a_file_of_a_missing_tier_is_not_damaged,
     a_file_of_the_pool_before_is_not_got,
     a_carrier_that_fails_shows_in_the_health_of_the_mount,
+    what_did_not_arrive_is_not_told_to_have_been_put,
     what_was_undone_before_it_was_carried_is_not_waited_for,
     what_a_file_has_grown_by_is_put_and_not_its_last_part_again,
     an_event_file_that_stays_open_is_carried_as_far_as_its_frames_are_sealed,
@@ -286,6 +288,36 @@ fn what_stands_behind_the_seals_of_a_file_that_stays_open_is_carried_as_it_is(se
         assert_eq!((&file["state"], &file["tail"]), (&"whole".into(), &Value::Null), "{file}");
     }
     restores(&mut mount, &url);
+}
+
+/// Proves E7.
+fn what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail(setup: Setup) {
+    const AT_REST: usize = 16 << 20;
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    fs::write(mount.at("log"), Pattern(1).bytes(0, AT_REST)).unwrap();
+    mount.tensorfs_ok(["seal", text(&mount.at("log"))]);
+    carried(&mount, "60");
+    let mut open = OpenOptions::new().append(true).open(mount.at("log")).unwrap();
+    let mut carrier = mount.program();
+    carrier.args(["remote", "carry", "--watch", "--json", "--interval=0", "--patience=0", "--open-every=1"]);
+    let mut carrier = carrier.arg(mount.pool()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let told = carrier.stdout.take().unwrap();
+    for n in 0..6 {
+        open.write_all(&Pattern(n).bytes(0, 1000)).unwrap();
+        open.sync_all().unwrap();
+        let all = fs::read(mount.at("log")).unwrap();
+        let got = || mount.tensorfs(["remote", "get", text(&mount.at("log"))]).stdout;
+        wait_until("what was appended is carried", || got() == all);
+    }
+    carrier.kill().unwrap();
+    carrier.wait().unwrap();
+    let lines = BufReader::new(told).lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let read: u64 = lines.map(|told| told["read_bytes"].as_u64().unwrap()).sum();
+    assert!((6000..AT_REST as u64 / 8).contains(&read), "{read} bytes read for 6000");
 }
 
 /// What one carrier has read and put.
@@ -678,6 +710,44 @@ fn a_carrier_that_fails_shows_in_the_health_of_the_mount(setup: Setup) {
     assert!(code == Some(1) && said.contains("second copy is not carried on") && said.contains("not there"), "{said}");
     fs::rename(&away, &remote).unwrap();
     assert_eq!((carry(), health().0), (Some(0), Some(0)));
+}
+
+/// A batch that waits for an open file, while the store comes and goes: each pass puts what is not there.
+fn what_did_not_arrive_is_not_told_to_have_been_put(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    let (objects, away) = (mount.pool().with_file_name("remote/objects"), mount.pool().with_file_name("away"));
+    let open = File::create(mount.at("open")).unwrap();
+    open.write_all_at(b"text", 0).unwrap();
+    mount.sync();
+    let mut carrier = mount.program();
+    carrier.args(["remote", "carry", "--json", "--patience=3600", "--interval=0", "--progress=none", "--watch"]);
+    let log = mount.host().join("carrier");
+    carrier.arg(mount.pool()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+    let mut carrier = carrier.spawn().unwrap();
+    let told = BufReader::new(carrier.stdout.take().unwrap());
+    // It waits for the open file from here on.
+    let status = || mount.tensorfs(["remote", "status", "--json", text(mount.pool())]).stdout;
+    wait_until("the carrier waits", || String::from_utf8_lossy(&status()).contains(r#""carrier":true"#));
+    let had_objects = fs::rename(&objects, &away).is_ok();
+    fs::write(&objects, "no directory").unwrap();
+    fs::write(mount.at("whole"), Pattern(1).bytes(0, SIZE)).unwrap();
+    mount.tensorfs_ok(["seal", text(&mount.at("whole"))]);
+    wait_until("it has failed three times", || fs::read_to_string(&log).unwrap().matches("trying again").count() >= 3);
+    fs::remove_file(&objects).unwrap();
+    if had_objects {
+        fs::rename(&away, &objects).unwrap();
+    }
+    drop(open);
+    let line = told.lines().next().unwrap().unwrap();
+    carrier.kill().unwrap();
+    carrier.wait().unwrap();
+    let told: Value = serde_json::from_str(&line).unwrap();
+    let put = told["put_bytes"].as_u64().unwrap() as usize;
+    assert!((SIZE..SIZE + 10_000).contains(&put), "{told}");
 }
 
 /// A lock file beside what is waited for, say: whoever carries the pool finds nothing to carry.

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tensorfs_tests::random::Random;
-use tensorfs_tests::{HostCalls, Mount, Pattern, Setup, on_mounts, run_ok, tensorfs};
+use tensorfs_tests::{HostCalls, Mount, Mounted, Pattern, Setup, is_root, on_mounts, run_ok, tensorfs};
 
 use crate::remote::{Watching, file_of, restores, setup_needs_a_mount, text, with_remote};
 
@@ -236,4 +236,14 @@ fn a_mount_stands_for_its_pool(setup: Setup) {
     // What is below it is no pool.
     fs::create_dir(mount.at("d")).unwrap();
     assert!(!mount.tensorfs(["remote", "status", text(&mount.at("d"))]).status.success());
+    // Nor is a directory of it that is mounted elsewhere, which has a pool's mount below it.
+    mount.tensorfs_ok(["remote", "set", &at, &url, "--take-over"]);
+    let other = mount.host().join("other");
+    fs::create_dir(&other).unwrap();
+    if is_root() {
+        let bound = Mounted::new(Command::new("mount").arg("--bind").arg(mount.at("d")), &other).unwrap();
+        let off = mount.tensorfs(["remote", "off", text(bound.path())]);
+        assert!(!off.status.success(), "{off:?}");
+        assert_eq!(by(&at).0, Value::from(url));
+    }
 }

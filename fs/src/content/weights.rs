@@ -24,10 +24,12 @@ const BESIDE: [&[u8]; 9] = [
 /// What DeepSpeed has in its names.
 const OPTIMIZER_OF_DEEPSPEED: &[u8] = b"optim_states";
 const MODEL_OF_DEEPSPEED: &[u8] = b"model_states";
+const ZERO: &[u8] = b"zero_pp_rank_";
 /// How files of weights end that are of formats that are not recognised, or not always.
 const UNKNOWN: [&[u8]; 8] = [b".bin", b".pt", b".pth", b".pkl", b".ckpt", b".msgpack", b".pdparams", b".onnx"];
-/// How weights end that are in several files, and the index that names all of those.
-const SHARDED: [(&[u8], &[u8]); 2] = [(b".safetensors", b".safetensors.index.json"), (b".bin", b".bin.index.json")];
+/// How weights end that are in several files, and what is in the name of the index that names all of those, before
+/// `.json`: a variant may stand between (`model.safetensors.index.fp16.json`).
+const SHARDED: [(&[u8], &[u8]); 2] = [(b".safetensors", b".safetensors.index."), (b".bin", b".bin.index.")];
 
 /// Whether a file or a directory is called as what trainers save beside weights.
 pub(super) fn is_beside_weights(name: &[u8]) -> bool {
@@ -41,11 +43,21 @@ pub(super) fn may_be_weights(name: &[u8], end: End) -> bool {
     }
     match end {
         End::Missing => false,
-        // Where each process of DeepSpeed has a part of all weights, that is in what the optimizer has, but needs these.
+        // Where each process of DeepSpeed has a part of all weights, that is in what the optimizer has, beside these.
         End::There { tensors } => tensors > 0 || has(name, MODEL_OF_DEEPSPEED),
         End::Untold => true,
         End::Opaque => UNKNOWN.iter().any(|end| name.ends_with(end)),
     }
+}
+
+/// Whether DeepSpeed calls a file a model's that may have none of the weights: those are the optimizer's (ZeRO-3).
+pub(super) fn needs_its_optimizer(name: &[u8]) -> bool {
+    name.starts_with(ZERO) && has(name, MODEL_OF_DEEPSPEED)
+}
+
+/// Whether what DeepSpeed's optimizer has is among these files.
+pub(super) fn have_the_optimizer(files: &HashMap<Vec<u8>, Ino>) -> bool {
+    files.keys().any(|name| has(name, OPTIMIZER_OF_DEEPSPEED))
 }
 
 fn has(name: &[u8], word: &[u8]) -> bool {
@@ -57,7 +69,7 @@ fn has(name: &[u8], word: &[u8]) -> bool {
 pub(super) fn lack_their_index(files: &HashMap<Vec<u8>, Ino>) -> bool {
     SHARDED.iter().any(|(end, index)| {
         let is_part = |name: &Vec<u8>| name.strip_suffix(*end).is_some_and(is_numbered);
-        files.keys().any(is_part) && !files.keys().any(|name| name.ends_with(index))
+        files.keys().any(is_part) && !files.keys().any(|name| has(name, index) && name.ends_with(b".json"))
     })
 }
 
@@ -100,7 +112,11 @@ mod tests {
         for name in ["pytorch_model.bin", "flax_model.msgpack", "custom_checkpoint_0.pkl"] {
             assert_eq!(may_be(name), [true, true, true, false, false], "{name}");
         }
-        assert_eq!(may_be("zero_pp_rank_0_mp_rank_00_model_states.pt"), [true, true, true, true, false]);
+        let zero = "zero_pp_rank_0_mp_rank_00_model_states.pt";
+        assert_eq!(may_be(zero), [true, true, true, true, false]);
+        assert!(needs_its_optimizer(zero.as_bytes()) && !needs_its_optimizer(b"mp_rank_00_model_states.pt"));
+        let have = |name: &str| have_the_optimizer(&HashMap::from([(name.as_bytes().to_vec(), Ino(7))]));
+        assert!(have("zero_pp_rank_0_mp_rank_00_optim_states.pt") && !have(zero));
     }
 
     #[test]
@@ -110,7 +126,7 @@ mod tests {
         let (part, index) = ("model-00002-of-00002.safetensors", "model.safetensors.index.json");
         assert!(lack(&[part]) && lack(&[part, "pytorch_model.bin.index.json"]));
         assert!(lack(&["pytorch_model-00001-of-00002.bin", index]));
-        assert!(!lack(&[part, index]) && !lack(&[part, "model.fp16.safetensors.index.json"]));
+        assert!(!lack(&[part, index]) && !lack(&[part, "model.safetensors.index.fp16.json"]));
         for name in [
             "model.safetensors",
             "model-1.safetensors",

@@ -12,7 +12,7 @@ use crate::error::{Fault, Result};
 use super::Content;
 use super::checkpoint_names::{is_called_as_trainers, is_unfinished_by_orbax};
 use super::complete::End;
-use super::weights::{is_beside_weights, lack_their_index, may_be_weights};
+use super::weights::{have_the_optimizer, is_beside_weights, lack_their_index, may_be_weights, needs_its_optimizer};
 
 /// The most names that are looked at below a directory.
 const NAMES_MAX: usize = 65_536;
@@ -140,6 +140,7 @@ impl Content {
                 return Ok(Some(false));
             }
             held.weights |= !is_beside && [PLAN, ORBAX, DATABASE].iter().any(|name| inside.file(name).is_some());
+            let has_optimizer = have_the_optimizer(&inside.files);
             for (name, ino) in inside.files.into_iter().filter(|(name, _)| !is_of_events(name)) {
                 let end = self.end_of(ino)?;
                 if end == End::Missing {
@@ -147,7 +148,8 @@ impl Content {
                 }
                 held.tensors |= matches!(end, End::There { tensors } if tensors > 0);
                 held.untold |= end == End::Untold;
-                held.weights |= !is_beside && may_be_weights(&name, end) && self.has_bytes(Some(ino));
+                let is_without = is_beside || needs_its_optimizer(&name) && !has_optimizer;
+                held.weights |= !is_without && may_be_weights(&name, end) && self.has_bytes(Some(ino));
             }
             for (name, dir) in inside.directories {
                 if is_unfinished_by_orbax(&name) {

@@ -242,7 +242,7 @@ impl Following {
         }
         if trees.is_empty() {
             // What is there yet of the tree that is here, a newer one may have, too.
-            trees.push(Arc::new(repository.newest()?));
+            trees.push(Arc::new(proved(repository.newest()?)));
         }
         let away = away(committed.view(), &trees);
         let mut known = locked(&self.known);
@@ -340,7 +340,7 @@ impl Following {
             None => None,
         };
         match newest {
-            Some(newest) => self.go_over(repository, newest, here),
+            Some(newest) => self.go_over(repository, proved(newest), here),
             None => Ok(()),
         }
     }
@@ -469,10 +469,16 @@ fn is_of(tree: &Newest, number: u64, hash: Option<Hash>) -> bool {
 /// The tree of a batch, if it can be had yet.
 fn tree_of(repository: &Repository, number: u64, hash: Option<Hash>) -> Result<Option<Newest>> {
     match repository.tree_at(Some(number)) {
-        Ok(tree) => Ok(Some(tree).filter(|tree| is_of(tree, number, hash))),
+        Ok(tree) => Ok(Some(proved(tree)).filter(|tree| is_of(tree, number, hash))),
         Err(Error::Damaged { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Without the tails of files that are open: who follows would fetch such a file anew with each of them.
+fn proved(mut newest: Newest) -> Newest {
+    newest.tree.forget_tails();
+    newest
 }
 
 /// True if the place lists other batches or bases than lead to a tree: later ones, or only earlier ones.

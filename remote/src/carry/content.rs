@@ -87,8 +87,8 @@ pub type OfMuch<'a> = &'a mut dyn FnMut() -> Result<()>;
 pub struct Cutter<'a> {
     puts: Puts<'a>,
     placed: &'a mut Placed,
-    /// What is on its way: the objects, and which bytes are in them.
-    sent: HashMap<Hash, Vec<Hash>>,
+    /// What is on its way: the objects, how long they are, and which bytes are in them.
+    sent: HashMap<Hash, (u64, Vec<Hash>)>,
     sent_bytes: u64,
     of_much: OfMuch<'a>,
     pack: Vec<u8>,
@@ -200,6 +200,11 @@ impl<'a> Cutter<'a> {
         Ok(piece)
     }
 
+    /// How many bytes were put, or are about to be.
+    pub fn put_bytes(&self) -> u64 {
+        self.placed.put + self.pack.len() as u64
+    }
+
     /// A part with these bytes, which are put unless they are somewhere already.
     fn part(&mut self, bytes: Vec<u8>) -> Result<Part> {
         let (len, hash) = (bytes.len() as u64, Hash::named(self.puts.names(), &bytes));
@@ -236,7 +241,7 @@ impl<'a> Cutter<'a> {
         let (before, len) = (self.sent_bytes, bytes.len() as u64);
         self.sent_bytes += len;
         self.placed.put += len;
-        self.sent.insert(object, parts);
+        self.sent.insert(object, (len, parts));
         if before < MUCH && self.sent_bytes >= MUCH {
             (self.of_much)()?;
         }
@@ -249,7 +254,8 @@ impl<'a> Cutter<'a> {
         let outcome = outcome.and_then(|done| self.close_pack().map(|()| done));
         let finished = self.puts.finish();
         let arrived = self.puts.arrived();
-        for (object, parts) in self.sent.drain().filter(|(object, _)| !arrived.contains(&object_name(*object))) {
+        for (object, (len, parts)) in self.sent.drain().filter(|(object, _)| !arrived.contains(&object_name(*object))) {
+            self.placed.put -= len;
             for part in parts {
                 if self.placed.at.get(&part).is_some_and(|stored| stored.object == object) {
                     self.placed.at.remove(&part);

@@ -123,13 +123,12 @@ impl Reader {
         let settled = committed.is_settled(object);
         let seals = Sealed::of(chain);
         let is_damaged = object.attributes.damaged;
-        let wants_tail = match settled {
-            true => {
-                self.tails.forget(ino.0);
-                false
-            }
-            false => !is_damaged && self.tails.is_due(ino.0, size.saturating_sub(chain.sealed_end())),
-        };
+        if settled {
+            self.tails.forget(ino.0);
+        }
+        let is_away = left::is_away(committed, segment);
+        let unproved = size.saturating_sub(chain.sealed_end());
+        let wants_tail = !settled && !is_damaged && !is_away && self.tails.is_due(ino.0, unproved);
         // Without seals nothing says that bytes which were written in place are those of before.
         if let Some(before) = before.filter(|before| (before.segment, before.version) == bytes)
             && (before.size, &before.seals) == (size, &seals)
@@ -139,7 +138,7 @@ impl Reader {
         {
             return Ok(before.clone());
         }
-        if left::is_away(committed, segment) {
+        if is_away {
             return left::content((committed, ino), (chain, before), (settled, bytes, seals));
         }
         // One that is damaged is read by each carrier, and by this one every now and then, in case it was mended.
@@ -149,6 +148,7 @@ impl Reader {
         {
             return Ok(before.clone());
         }
+        let put = cutter.put_bytes();
         let wanted = Wanted { committed, segment, chain, is_settled: settled, with_tail: wants_tail };
         let read = match is_damaged {
             true => Ok(Got::default()),
@@ -158,9 +158,6 @@ impl Reader {
             }
         };
         self.open.remove(&ino.0);
-        if wants_tail {
-            self.tails.was_read(ino.0);
-        }
         let open = if is_damaged { State::Damaged } else { State::Open };
         match read {
             Ok(got) if settled && !is_damaged => {
@@ -174,11 +171,21 @@ impl Reader {
                     let has_tail = before.tail > 0 && before.segment == segment.0 && before.bytes() <= size;
                     !got.has_tail() && before.bytes() > got.bytes() && (got.has_changed || has_tail)
                 };
-                let (parts, tail) = if before.is_some_and(is_less) { (Vec::new(), 0) } else { (got.parts, got.tail) };
-                if !parts.is_empty() {
-                    self.open.insert(ino.0, Compared { bytes, seals: got.seals, held: chain.sealed_end() });
+                if wants_tail {
+                    let grown = size.saturating_sub(before.map_or(0, Content::bytes));
+                    self.tails.was_read(ino.0, cutter.put_bytes().saturating_sub(put) > grown);
                 }
-                Ok(kept(chain, open, bytes, (parts, tail), before))
+                let as_before = before.filter(|before| is_less(before));
+                let compared = Compared { bytes, seals: got.seals, held: chain.sealed_end() };
+                if let Some(before) = as_before {
+                    // What is proved of it by now need not be read again.
+                    self.open.insert(ino.0, compared.upto(same_bytes(&before.parts, &got.parts)));
+                    return Ok(kept(chain, open, bytes, (Vec::new(), 0), Some(before)));
+                }
+                if !got.parts.is_empty() {
+                    self.open.insert(ino.0, compared);
+                }
+                Ok(kept(chain, open, bytes, (got.parts, got.tail), before))
             }
             Err(Trouble::Remote(error)) => Err(error),
             Err(Trouble::Different { what, .. }) => {
@@ -273,7 +280,7 @@ impl Wanted<'_> {
         }
         let before = before.filter(|before| before.segment == self.segment.0).map_or(&[][..], |before| &before.parts);
         let ends = tails::ends(cuts::ends(&cuts::tensors(self.chain), end, before), from);
-        let file = self.committed.open(self.segment).map_err(|error| different(&error, from))?;
+        let Ok(file) = self.committed.open(self.segment) else { return Ok(got) };
         match cutter.parts(&file, (runs, |_| None), (&got.parts, from), &ends) {
             Ok(parts) => Ok(Got { parts, tail: end - from, ..got }),
             Err(Trouble::Different { .. }) => Ok(got),
@@ -337,7 +344,24 @@ impl Wanted<'_> {
     }
 }
 
+/// So many bytes are the same in both, part by part from the first one on.
+fn same_bytes(one: &[Part], other: &[Part]) -> u64 {
+    let pairs = one.iter().zip(other);
+    let same = pairs.take_while(|(one, other)| (one.len(), one.hash()) == (other.len(), other.hash()));
+    same.map(|(part, _)| part.len()).fold(0, u64::saturating_add)
+}
+
 impl Compared {
+    /// Of so many bytes alone.
+    fn upto(mut self, end: u64) -> Self {
+        let mut at = 0_u64;
+        self.seals.retain(|(len, _)| {
+            at = at.saturating_add(*len);
+            at <= end
+        });
+        self
+    }
+
     /// The runs, from the first one on, that have the same lengths and checksums.
     fn alike<'a>(&'a self, runs: &'a [Run], seal_of: SealOf) -> impl Iterator<Item = &'a Run> {
         let both = runs.iter().filter(|run| run.len > 0).zip(&self.seals);

@@ -30,7 +30,7 @@ pub fn content(
         return Err(Error::Refused(format!("{path}: {what}")));
     };
     let state = if settled { State::Whole } else { State::Open };
-    Ok(Content { state, size: chain.size(), segment, version, parts: before.parts.clone(), tail: before.tail, seals })
+    Ok(Content { state, size: chain.size(), segment, version, parts: before.parts.clone(), tail: 0, seals })
 }
 
 /// What older batches say of files that have left, where the newest tree has not what they have: for each the newest of
@@ -86,5 +86,5 @@ fn has_bytes(content: &Content, end: u64, seals: &[Sealed]) -> bool {
     let len = content.parts.iter().try_fold(0, |sum, part| part.len().checked_add(sum));
     let sums = |seals: &[Sealed]| seals.iter().map(|sealed| (sealed.0, sealed.1)).collect::<Vec<_>>();
     let are_same = content.state != State::Whole || seals.is_empty() || sums(&content.seals) == sums(seals);
-    len == Some(end) && are_same
+    len == Some(end) && are_same && content.tail == 0
 }

@@ -1,5 +1,5 @@
 //! What files that stay open have behind what is sealed of them: when it is told of, though nothing says that its bytes
-//! belong together. A log that is open for weeks is in the remote so.
+//! belong together. A log that is open for days is in the remote so, as long as it is no longer than a tail may be.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 const TAIL_MAX: u64 = 64 << 20;
 /// Bytes of all tails that are read in one look at all files.
 const LOOK_MAX: u64 = 256 << 20;
+/// One that is written anew each time is told of more and more rarely: after so long at last.
+const RARELY: Duration = Duration::from_secs(60 * 60);
 /// A tail is cut at the multiples of it, so that little of one is put again where it has changed.
 const PIECE: u64 = 4 << 20;
 
@@ -31,6 +33,8 @@ struct Tail {
     /// When it was read, or first seen.
     since: Instant,
     is_read: bool,
+    /// After so long it is read again.
+    every: Duration,
 }
 
 impl Tails {
@@ -46,7 +50,9 @@ impl Tails {
 
     /// A look at all files, in the order of their numbers. One that came to too many bytes is gone on with.
     pub(super) fn begin(&mut self) {
-        (self.left, self.from) = (LOOK_MAX, self.next.take().unwrap_or(0));
+        // Who looks once has no other look for the rest.
+        let left = if self.at_once { u64::MAX } else { LOOK_MAX };
+        (self.left, self.from) = (left, self.next.take().unwrap_or(0));
     }
 
     /// True if the tail of this file, which is open, is to be read now: so many bytes behind what is sealed.
@@ -55,8 +61,8 @@ impl Tails {
         if len == 0 || len > TAIL_MAX {
             return false;
         }
-        let tail = self.known.entry(ino).or_insert(Tail { since: Instant::now(), is_read: false });
-        let is_due = tail.since.elapsed() >= every || self.at_once && !tail.is_read;
+        let tail = self.known.entry(ino).or_insert(Tail { since: Instant::now(), is_read: false, every });
+        let is_due = tail.since.elapsed() >= tail.every || self.at_once && !tail.is_read;
         if !is_due || ino < self.from || self.next.is_some() {
             return false;
         }
@@ -68,8 +74,11 @@ impl Tails {
         true
     }
 
-    pub(super) fn was_read(&mut self, ino: u64) {
-        self.known.insert(ino, Tail { since: Instant::now(), is_read: true });
+    /// It was, and more had to be put for it than it has grown by, or not.
+    pub(super) fn was_read(&mut self, ino: u64, is_written_anew: bool) {
+        let (Some(tail), Some(every)) = (self.known.get_mut(&ino), self.every) else { return };
+        let every = if is_written_anew { (tail.every * 2).min(RARELY.max(every)) } else { every };
+        *tail = Tail { since: Instant::now(), is_read: true, every };
     }
 
     /// It is gone, or at rest.
@@ -98,8 +107,27 @@ mod tests {
     fn due(tails: &mut Tails, files: &[(u64, u64)]) -> Vec<u64> {
         tails.begin();
         let due: Vec<u64> = files.iter().filter(|(ino, len)| tails.is_due(*ino, *len)).map(|(ino, _)| *ino).collect();
-        due.iter().for_each(|ino| tails.was_read(*ino));
+        due.iter().for_each(|ino| tails.was_read(*ino, false));
         due
+    }
+
+    #[test]
+    fn a_tail_that_is_written_anew_is_read_more_and_more_rarely() {
+        let minute = Duration::from_secs(60);
+        let mut tails = Tails::at_once(minute);
+        assert_eq!(due(&mut tails, &[(1, 10)]), [1]);
+        let mut after = |is_written_anew| {
+            tails.was_read(1, is_written_anew);
+            tails.known[&1].every.as_secs() / 60
+        };
+        assert_eq!([true; 8].map(&mut after), [2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!([false, true].map(after), [1, 2]);
+    }
+
+    #[test]
+    fn who_looks_once_reads_all_tails() {
+        let files: Vec<(u64, u64)> = (1..=10).map(|ino| (ino, 60 * MIB)).collect();
+        assert_eq!(due(&mut Tails::at_once(Duration::from_secs(60)), &files).len(), 10);
     }
 
     #[test]

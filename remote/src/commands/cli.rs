@@ -209,8 +209,8 @@ pub struct Carry {
     /// sealed
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub patience: u64,
-    /// Seconds after which the end of a file that stays open, which is not sealed, is carried as it is, and again; 0:
-    /// it is not. Without --watch it is carried at once
+    /// Seconds after which the end of a file that stays open, which is not sealed, is carried as it is, and again, if
+    /// that is no more than 64 MiB; 0: it is not. Without --watch it is carried at once
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub open_every: u64,
     /// Once a day remove from the remote what trees of so many days do not need, as `gc` does

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
+use tensorfs_layout::pool::holder;
 
 /// Where on a mount a path is.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,11 +17,16 @@ pub struct OnMount {
     pub within: PathBuf,
 }
 
-/// The pool that is meant by its own path, or by that of its mount.
+/// The pool that is meant by its own path, or by that of its mount if whoever serves the pool says so, too: anybody
+/// may mount something and call it as he likes, and a bind mount of a directory is not all of a pool.
 pub fn pool_of(path: &Path) -> PathBuf {
     let at = std::fs::canonicalize(path).ok();
-    let place = at.and_then(|at| on_mount(&at).filter(|place| place.at == at));
-    place.map_or_else(|| path.to_owned(), |place| place.pool)
+    let place = at.and_then(|at| on_mount(&at).filter(|place| place.at == at && place.within == Path::new("/")));
+    let is_served_there = |place: &OnMount| {
+        let holder = holder(&place.pool).ok().flatten();
+        holder.and_then(|holder| holder.mountpoint).is_some_and(|mountpoint| mountpoint == place.at)
+    };
+    place.filter(is_served_there).map_or_else(|| path.to_owned(), |place| place.pool)
 }
 
 /// Where on a mount a path is, if it is on one.

@@ -81,7 +81,10 @@ pub fn run(arguments: &cli::Restore) -> Result<bool> {
 
 /// One repository.
 fn one(arguments: &cli::Restore, settings: Settings, repository: &Repository, at: Option<when::At>) -> Result<bool> {
-    let newest = when::tree(repository, at)?;
+    let mut newest = when::tree(repository, at)?;
+    if arguments.follow {
+        newest.tree.forget_tails();
+    }
     let source = Source::one(repository, &newest)?;
     let Batch { pool, id, batch, transaction } = Batch::of(repository, &newest);
     let noted = |settings: Settings| {

@@ -142,6 +142,10 @@ pub fn key(arguments: &cli::Key) -> Result<()> {
 }
 
 pub fn off(arguments: &Pool) -> Result<()> {
+    if !arguments.pool.join("log").exists() {
+        let what = "not a tensorfs pool (it has no file \"log\")";
+        return Err(Error::Refused(format!("{}: {what}", arguments.pool.display())));
+    }
     let carrying = take(&arguments.pool)?;
     // What cannot be read now may have files there as well as any.
     if carrying.note()?.is_some() {

@@ -86,6 +86,16 @@ pub struct Content {
 }
 
 impl Content {
+    /// Without its tail.
+    pub fn forget_tail(&mut self) {
+        while self.tail > 0
+            && let Some(part) = self.parts.pop()
+        {
+            self.tail = self.tail.saturating_sub(part.len());
+        }
+        self.tail = 0;
+    }
+
     /// The bytes that its parts have.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len()))

@@ -71,7 +71,10 @@ fn twice<T>(once: impl Fn() -> Result<T>) -> Result<T> {
 
 /// An object that is on its way; its bytes, if they are what it is named after.
 #[derive(Debug)]
-pub struct Arriving(Coming<Option<Bytes>>);
+pub struct Arriving {
+    hash: Hash,
+    coming: Coming<Option<Bytes>>,
+}
 
 impl Repository {
     /// The repository at a place, which need not be there yet.
@@ -320,15 +323,16 @@ impl Repository {
     /// Has an object come, while other things are done. That it is what it is named after is found out beside, too.
     pub fn begin(&self, hash: Hash) -> Arriving {
         let names = self.place.names().copied();
-        Arriving(self.place.begin(&object_name(hash), move |bytes| {
+        let coming = self.place.begin(&object_name(hash), move |bytes| {
             let is_it = Hash::named(names.as_ref(), &bytes) == hash;
             is_it.then_some(bytes)
-        }))
+        });
+        Arriving { hash, coming }
     }
 
     /// As [`Repository::object`], of one that was on its way.
-    pub fn arrived(&self, hash: Hash, arriving: Arriving) -> Result<Bytes> {
-        match arriving.0.wait() {
+    pub fn arrived(&self, Arriving { hash, coming }: Arriving) -> Result<Bytes> {
+        match coming.wait() {
             Ok(Some(Some(bytes))) => Ok(bytes),
             Ok(_) | Err(Error::Damaged { .. }) => self.object(hash),
             Err(error) => Err(error),

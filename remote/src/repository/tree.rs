@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::repository::batch::Line;
-use crate::repository::entry::{Entry, Part};
+use crate::repository::entry::{Content, Entry, Part};
 use crate::repository::names::Hash;
 
 /// Where the bytes of a part are.
@@ -41,6 +41,11 @@ impl Tree {
             Line::Head(_) | Line::End(_) | Line::Page(_) => return Err("a line stands where it cannot".into()),
         }
         Ok(())
+    }
+
+    /// Without the tails of files that were open.
+    pub fn forget_tails(&mut self) {
+        self.entries.values_mut().filter_map(|entry| entry.file.as_mut()).for_each(Content::forget_tail);
     }
 
     /// An object by its number.

@@ -38,11 +38,12 @@ pub struct Lots {
 }
 
 impl Lots {
-    pub fn of(pool: Arc<Pool>) -> Self {
+    pub fn of(pool: Arc<Pool>) -> Result<Self> {
         let (sender, lots) = sync_channel(1);
         let own = pool.clone();
-        let thread = thread::spawn(move || make_durable(&own, &lots));
-        Self { pool, files: Vec::new(), bytes: 0, way: Some((sender, thread)) }
+        let thread = thread::Builder::new().spawn(move || make_durable(&own, &lots));
+        let host = |source| Error::Host { path: "tensorfs remote restore".into(), what: "start a thread of", source };
+        Ok(Self { pool, files: Vec::new(), bytes: 0, way: Some((sender, thread.map_err(host)?)) })
     }
 
     /// One more file, for which so many bytes were written.
