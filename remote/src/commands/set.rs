@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tensorfs_layout::check::Committed;
-use tensorfs_layout::pool::{Carrying, Turn};
+use tensorfs_layout::pool::{Carrying, Turn, lock_of};
 
 use crate::carry::left_out::Globs;
 use crate::carry::{Note, Settings};
@@ -142,9 +142,9 @@ pub fn key(arguments: &cli::Key) -> Result<()> {
 }
 
 pub fn off(arguments: &Pool) -> Result<()> {
-    if !arguments.pool.join("log").exists() {
-        let what = "not a tensorfs pool (it has no file \"log\")";
-        return Err(Error::Refused(format!("{}: {what}", arguments.pool.display())));
+    if lock_of(&arguments.pool).is_none() {
+        let (pool, reason) = (arguments.pool.clone(), "it has no file \"lock\"".into());
+        return Err(tensorfs_layout::Error::NotAPool { pool, reason }.into());
     }
     let carrying = take(&arguments.pool)?;
     // What cannot be read now may have files there as well as any.

@@ -87,13 +87,14 @@ pub struct Content {
 
 impl Content {
     /// Without its tail.
-    pub fn forget_tail(&mut self) {
+    pub fn without_tail(mut self) -> Self {
         while self.tail > 0
             && let Some(part) = self.parts.pop()
         {
             self.tail = self.tail.saturating_sub(part.len());
         }
         self.tail = 0;
+        self
     }
 
     /// The bytes that its parts have.

@@ -45,7 +45,9 @@ impl Tree {
 
     /// Without the tails of files that were open.
     pub fn forget_tails(&mut self) {
-        self.entries.values_mut().filter_map(|entry| entry.file.as_mut()).for_each(Content::forget_tail);
+        for entry in self.entries.values_mut() {
+            entry.file = entry.file.take().map(Content::without_tail);
+        }
     }
 
     /// An object by its number.
