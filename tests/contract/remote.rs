@@ -304,8 +304,8 @@ fn what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail(setup: Setup
     let mut open = OpenOptions::new().append(true).open(mount.at("log")).unwrap();
     let mut carrier = mount.program();
     carrier.args(["remote", "carry", "--watch", "--json", "--interval=0", "--patience=0", "--open-every=1"]);
-    let mut carrier = carrier.arg(mount.pool()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let told = carrier.stdout.take().unwrap();
+    let mut carrier = Watching(carrier.arg(mount.pool()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let told = carrier.0.stdout.take().unwrap();
     for n in 0..6 {
         open.write_all(&Pattern(n).bytes(0, 1000)).unwrap();
         open.sync_all().unwrap();
@@ -313,8 +313,7 @@ fn what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail(setup: Setup
         let got = || mount.tensorfs(["remote", "get", text(&mount.at("log"))]).stdout;
         wait_until("what was appended is carried", || got() == all);
     }
-    carrier.kill().unwrap();
-    carrier.wait().unwrap();
+    drop(carrier);
     let lines = BufReader::new(told).lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
     let read: u64 = lines.map(|told| told["read_bytes"].as_u64().unwrap()).sum();
     assert!((6000..AT_REST as u64 / 8).contains(&read), "{read} bytes read for 6000");
@@ -727,8 +726,8 @@ fn what_did_not_arrive_is_not_told_to_have_been_put(setup: Setup) {
     carrier.args(["remote", "carry", "--json", "--patience=3600", "--interval=0", "--progress=none", "--watch"]);
     let log = mount.host().join("carrier");
     carrier.arg(mount.pool()).stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
-    let mut carrier = carrier.spawn().unwrap();
-    let told = BufReader::new(carrier.stdout.take().unwrap());
+    let mut carrier = Watching(carrier.spawn().unwrap());
+    let told = BufReader::new(carrier.0.stdout.take().unwrap());
     // It waits for the open file from here on.
     let status = || mount.tensorfs(["remote", "status", "--json", text(mount.pool())]).stdout;
     wait_until("the carrier waits", || String::from_utf8_lossy(&status()).contains(r#""carrier":true"#));
@@ -743,8 +742,7 @@ fn what_did_not_arrive_is_not_told_to_have_been_put(setup: Setup) {
     }
     drop(open);
     let line = told.lines().next().unwrap().unwrap();
-    carrier.kill().unwrap();
-    carrier.wait().unwrap();
+    drop(carrier);
     let told: Value = serde_json::from_str(&line).unwrap();
     let put = told["put_bytes"].as_u64().unwrap() as usize;
     assert!((SIZE..SIZE + 10_000).contains(&put), "{told}");
