@@ -11,7 +11,7 @@ const LOOK_MAX: u64 = 256 << 20;
 /// One that is written anew each time is told of more and more rarely: after so long at last.
 const RARELY: Duration = Duration::from_secs(60 * 60);
 /// A tail is cut at the multiples of it, so that little of one is put again where it has changed.
-const PIECE: u64 = 4 << 20;
+pub(super) const PIECE: u64 = 4 << 20;
 
 /// Which tails are due.
 #[derive(Debug, Default)]
