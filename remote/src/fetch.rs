@@ -1,6 +1,7 @@
 //! The bytes of a file, from the objects of a repository. Objects that are needed next are on their way while those
 //! before them are written: a store answers many requests at a time faster than one after the other.
 
+mod poured;
 mod written;
 
 use std::fs::File;
@@ -14,6 +15,7 @@ use tensorfs_layout::SegmentId;
 use crate::error::{Error, Result};
 use crate::repository::{Arriving, Content, Hash, Part, Repository, object_name};
 
+pub use poured::Pouring;
 pub use written::Written;
 use written::{Packs, locked};
 
@@ -96,9 +98,9 @@ impl<'a> Fetcher<'a> {
         self.hurries = hurries;
     }
 
-    /// Asks for what a file needs that is to be fetched soon; false once nothing more is asked for ahead.
-    pub fn expect(&mut self, content: &Content) -> bool {
-        content.parts.iter().all(|part| self.ask(part))
+    /// Asks for the packs that a file needs that is to be fetched soon; false once nothing more is asked for ahead.
+    pub fn expect_packs(&mut self, content: &Content) -> bool {
+        content.parts.iter().filter(|part| matches!(part, Part::Packed(_))).all(|part| self.ask(part))
     }
 
     /// Asks for a part, unless it is here or on its way; false if too much is.
@@ -287,7 +289,7 @@ impl Drop for Fetcher<'_> {
 }
 
 /// A little at a time: with more of it the host's kernel takes memory in lots that cost several times as much.
-fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+pub fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     let mut at = at;
     for piece in bytes.chunks(PIECE) {
         file.write_all_at(piece, at)?;

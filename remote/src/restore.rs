@@ -3,25 +3,20 @@
 //! The pool is made beside the place where it is to be, and gets its name when it is whole. What is interrupted is gone
 //! on with: a file that has a name there has all its bytes.
 
+mod files;
 mod lots;
+mod staging;
 
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, fstat, futimens};
+use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
-use nix::unistd::{geteuid, mkdir};
 use tensorfs_layout::check::{Committed, Contents};
 use tensorfs_layout::log::{Attributes, Origin, Record, Transaction};
 use tensorfs_layout::pool::{Carrying, CreateOptions, OpenOptions, Pool, carried, is_unfinished};
@@ -31,10 +26,12 @@ use tensorfs_layout::{Ino, ROOT, SegmentId, Timestamp};
 
 use crate::carry::{Note, Settings};
 use crate::error::{Error, Result};
-use crate::fetch::{Fetcher, PACKS_OF_MANY, Target, Written};
+use crate::fetch::{Fetcher, PACKS_OF_MANY, Written, write_at};
 use crate::origin::Noted;
-use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Repository, State, Tree, name_of};
+use crate::repository::{Content, Entry, Hash, INTERRUPTED, LEFT, Newest, Part, Repository, State, Tree, name_of};
+use files::{Coming, Underway};
 use lots::{Lots, Waiting};
+use staging::{Staging, beside, is_mount_point};
 
 /// Bytes of what a pool notes of where its files come from, at most.
 const NOTE: usize = 4000;
@@ -104,6 +101,7 @@ struct Restore<'a> {
     /// What became of the objects.
     made: HashMap<u64, Ino>,
     lots: Lots,
+    underway: Underway<'a>,
     /// What fetches, and the repository that it fetches from.
     fetcher: Option<(usize, Fetcher<'a>)>,
     restored: Restored,
@@ -152,19 +150,6 @@ pub fn restore_so(source: &Source<'_>, (to, how): (&Path, &How), progress: Progr
     Ok(restored)
 }
 
-/// True of a directory on which something is mounted.
-fn is_mount_point(path: &Path) -> io::Result<bool> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut found = MaybeUninit::<libc::statx>::zeroed();
-    let at = found.as_mut_ptr();
-    // SAFETY: the path ends with a zero, and there is room for what is found.
-    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, libc::STATX_TYPE, at) };
-    Errno::result(done)?;
-    // SAFETY: zeroes are a value of this type, and the call has filled it.
-    let found = unsafe { found.assume_init() };
-    Ok(found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0)
-}
-
 /// Makes the pool in a directory, or goes on with it.
 fn restore_to(
     source: &Source<'_>,
@@ -196,6 +181,7 @@ fn restore_to(
         pool,
         written,
         made: HashMap::new(),
+        underway: Underway::default(),
         fetcher: None,
         restored: Restored::default(),
         total,
@@ -281,62 +267,6 @@ fn begun(staged: &Path, mark: &[u8], layout: &str) -> Result<Begun> {
     }
 }
 
-/// The directory that a pool is made in. Where others may make names, too, one may have been there, or be put in its
-/// place: it is this process's own, and is opened once.
-struct Staging {
-    fd: OwnedFd,
-    shown: PathBuf,
-}
-
-impl Staging {
-    /// Makes it, or opens the one that is there if that is the caller's own.
-    fn make(path: &Path) -> std::result::Result<Self, String> {
-        let cannot = |errno: nix::Error| format!("cannot be made: {}", errno.desc());
-        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(above).map_err(|error| format!("cannot be made: {error}"))?;
-        match mkdir(path, Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(cannot(errno)),
-        }
-        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let fd = open(path, flags, Mode::empty()).map_err(|errno| match errno {
-            Errno::ELOOP | Errno::ENOTDIR => "there is something else than a directory; remove it".to_owned(),
-            errno => cannot(errno),
-        })?;
-        let found = fstat(&fd).map_err(cannot)?;
-        if found.st_uid != geteuid().as_raw() || found.st_mode & 0o022 != 0 {
-            return Err(format!(
-                "is a directory of user {} with mode {:o}, who could write to what is restored there; remove it, or \
-                 choose another place",
-                found.st_uid,
-                found.st_mode & 0o7777
-            ));
-        }
-        Ok(Self { fd, shown: path.to_owned() })
-    }
-
-    /// What stands for it as long as it is open, whatever has its name.
-    fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
-    }
-
-    /// An error with the name that the caller knows.
-    fn named(&self, error: Error) -> Error {
-        let (text, path) = (error.to_string(), self.path().display().to_string());
-        if !text.contains(&path) {
-            return error;
-        }
-        Error::Refused(text.replace(&path, &self.shown.display().to_string()))
-    }
-}
-
-/// Where a pool is made before it has its name.
-fn beside(to: &Path) -> Option<PathBuf> {
-    let mut name = to.file_name()?.to_owned();
-    name.push(".restoring");
-    Some(to.with_file_name(name))
-}
-
 /// The bytes that the parts of a file have.
 fn bytes_of(content: &Content) -> u64 {
     content.bytes()
@@ -366,11 +296,11 @@ impl<'a> Restore<'a> {
                 }
             }
         }
-        Ok(())
+        self.end_files()
     }
 
     /// An object and its name, unless it is there.
-    fn one(&mut self, path: &str, entry: &Entry, dir: Ino, name: &[u8]) -> Result<Ino> {
+    fn one(&mut self, path: &str, entry: &'a Entry, dir: Ino, name: &[u8]) -> Result<Ino> {
         let there = self.pool.view().lookup(dir, name);
         let other = self.made.get(&entry.ino).copied();
         if other.is_some() && entry.is_dir() {
@@ -385,6 +315,8 @@ impl<'a> Restore<'a> {
                 ino
             }
             (None, Some(ino)) => {
+                // It may be on its way.
+                self.end_files()?;
                 self.store(Transaction::new(0).with(named(ino)))?;
                 return Ok(ino);
             }
@@ -394,7 +326,9 @@ impl<'a> Restore<'a> {
                     Some(content) if entry.is_file() && !content.parts.is_empty() => {
                         let name = named(ino);
                         if !self.file_for_later(entry, content, ino, &name)? {
-                            self.file(path, entry, content, ino, name)?;
+                            self.made.insert(entry.ino, ino);
+                            self.file(path, (entry, content), (ino, name))?;
+                            return Ok(ino);
                         }
                     }
                     _ => self.store(object(entry, ino, None).with(named(ino)))?,
@@ -405,16 +339,23 @@ impl<'a> Restore<'a> {
         if other.is_none() {
             self.made.insert(entry.ino, ino);
             if let Some(content) = &entry.file {
+                self.more(bytes_of(content));
                 self.count(path, content);
             }
         }
         Ok(ino)
     }
 
+    /// So many bytes more are there.
+    fn more(&mut self, bytes: u64) {
+        self.restored.bytes = self.restored.bytes.saturating_add(bytes);
+        (self.progress)(self.restored.bytes, self.total);
+    }
+
+    /// One more file is there.
     fn count(&mut self, path: &str, content: &Content) {
         let bytes = bytes_of(content);
         self.restored.files += 1;
-        self.restored.bytes += bytes;
         let what = match content.state {
             State::Whole => None,
             State::Open if content.tail > 0 => Some(format!(
@@ -427,7 +368,6 @@ impl<'a> Restore<'a> {
             }
         };
         self.restored.incomplete.extend(what.map(|what| format!("{path}: {what}")));
-        (self.progress)(self.restored.bytes, self.total);
     }
 
     /// A file with bytes that come later, if all of them have seals, by which they are known then. False if not.
@@ -446,7 +386,7 @@ impl<'a> Restore<'a> {
         Ok(true)
     }
 
-    /// Has the bytes come of files that are next in a directory, that of the name which it is at among them. Returns
+    /// Has the packs come of files that are next in a directory, that of the name which it is at among them. Returns
     /// the first one that has to wait until others have come.
     fn expect(&mut self, names: &[(&str, u64)], dir: Ino, (now, from): (usize, usize)) -> Result<usize> {
         let tree = self.source.tree;
@@ -457,7 +397,7 @@ impl<'a> Restore<'a> {
             // What comes from one repository comes before what does from another one.
             let of = self.repository_of(*ino)?;
             let is_others = at > now && self.fetcher.as_ref().is_some_and(|(current, _)| *current != of);
-            if self.later.is_some() || is_others || !self.fetcher(*ino)?.expect(content) {
+            if self.later.is_some() || is_others || !self.fetcher(*ino)?.expect_packs(content) {
                 return Ok(at);
             }
         }
@@ -468,44 +408,6 @@ impl<'a> Restore<'a> {
     fn repository_of(&self, ino: u64) -> Result<usize> {
         let of = self.source.repositories.iter().rposition(|(first, _)| *first < ino);
         of.ok_or_else(|| Error::damaged(self.source.shown, "an object has the number 0"))
-    }
-
-    /// What fetches the bytes of an object.
-    fn fetcher(&mut self, ino: u64) -> Result<&mut Fetcher<'a>> {
-        let (all, of, written) = (&self.source.repositories, self.repository_of(ino)?, self.written.clone());
-        let other = self.fetcher.take().filter(|(current, _)| *current == of);
-        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::of_many(all[of].1, written))));
-        Ok(fetcher)
-    }
-
-    /// A file with bytes: these first, then what names them.
-    fn file(&mut self, path: &str, entry: &Entry, content: &Content, ino: Ino, name: Record) -> Result<()> {
-        let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
-        let serial = self.pool.edit().next_id();
-        let segment = SegmentId::in_tier(0, serial).ok_or_else(|| Error::Refused("no number is left".into()))?;
-        drop(self.pool.segments().create(segment).map_err(host("make"))?);
-        let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).map_err(host("open"))?);
-        let size = bytes_of(content);
-        let target = &mut Target::File(&file);
-        let (progress, before, total, mut here) = (self.progress, self.restored.bytes, self.total, 0);
-        let each = |len| {
-            here += len;
-            progress(before.saturating_add(here), total);
-        };
-        let fetched = self.fetcher(entry.ino)?.file(content, None, (target, path), each);
-        fetched.map_err(|error| about(path, error))?;
-        self.written.add(content, segment);
-        let (sec, nsec) = entry.mtime;
-        let time = TimeSpec::new(sec, nsec.into());
-        futimens(&file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;
-        let allocated = file.metadata().map_err(host("stat"))?.blocks() * 512;
-        let data = Record::Data { ino, segment, offset: 0, len: size, allocated, origin: Origin::default() };
-        let mut tx = object(entry, ino, Some((segment, content.segment)));
-        tx.push(data);
-        tx.push(name);
-        self.store(tx)?;
-        let runs = self.runs(content, size);
-        self.lots.add(Waiting { ino, segment, allocated, runs }, size)
     }
 
     /// A file that was there already: whoever made it may have been killed before he had sealed it. Whether it has the
@@ -537,6 +439,113 @@ impl<'a> Restore<'a> {
             offset = offset.saturating_add(sealed.0);
         }
         if content.state == State::Whole && offset == size { runs } else { Vec::new() }
+    }
+
+    /// Begins a file with bytes: these first, then what names them.
+    fn file(&mut self, path: &str, (entry, content): (&'a Entry, &Content), (ino, name): (Ino, Record)) -> Result<()> {
+        let host = |what| move |source| Error::Host { path: path.to_owned(), what, source };
+        let serial = self.pool.edit().next_id();
+        let segment = SegmentId::in_tier(0, serial).ok_or_else(|| Error::Refused("no number is left".into()))?;
+        drop(self.pool.segments().create(segment).map_err(host("make"))?);
+        let file = File::from(self.pool.segments().open(segment, libc::O_RDWR).map_err(host("open"))?);
+        let begun = Coming::new(path, (entry, ino, name), (segment, file));
+        let of = (path.to_owned(), entry.ino, begun.file.clone(), segment);
+        self.underway.begin(begun);
+        let mut at = 0_u64;
+        for part in &content.parts {
+            self.part(ino, &of, (part, at))?;
+            at = at.saturating_add(part.len());
+        }
+        self.underway.all_asked_for(ino);
+        self.end_file(ino)
+    }
+
+    /// Has a part of a file come, or begins that.
+    fn part(
+        &mut self,
+        ino: Ino,
+        (path, of, file, segment): &(String, u64, Arc<File>, SegmentId),
+        (part, at): (&Part, u64),
+    ) -> Result<()> {
+        if part.hash().is_none() {
+            self.more(part.len());
+            return Ok(());
+        }
+        // What is on its way already can be read, when it has come, where it was written.
+        while self.underway.has(part) || !self.has_room(*of, part)? {
+            self.next_part()?;
+        }
+        if let Some(pouring) = self.fetcher(*of)?.pour(part, file, at) {
+            self.underway.add(ino, pouring);
+            return Ok(());
+        }
+        let bytes = self.fetcher(*of)?.part(part).map_err(|error| about(path, error))?.unwrap_or_default();
+        let host = |source| Error::Host { path: path.clone(), what: "write", source };
+        write_at(file, &bytes, at).map_err(host)?;
+        self.written.add_part(part, (*segment, at));
+        self.more(part.len());
+        Ok(())
+    }
+
+    fn has_room(&mut self, of: u64, part: &Part) -> Result<bool> {
+        let load = self.underway.load();
+        Ok(self.fetcher(of)?.has_room(load, part.len()))
+    }
+
+    /// Waits for the part that was asked for first.
+    fn next_part(&mut self) -> Result<()> {
+        let Some((ino, pouring)) = self.underway.next() else { return Ok(()) };
+        let Some(file) = self.underway.file(ino) else { return Ok(()) };
+        let (path, segment, of) = (file.path.clone(), file.segment, file.entry.ino);
+        let (part, at) = pouring.part();
+        let (part, place) = (part.clone(), (segment, at));
+        if let Some(again) = pouring.wait(&path)? {
+            self.fetcher(of)?.once_more(&again, &path).map_err(|error| about(&path, error))?;
+        }
+        self.written.add_part(&part, place);
+        self.more(part.len());
+        self.underway.came(ino);
+        self.end_file(ino)
+    }
+
+    /// All that was begun comes to its end.
+    fn end_files(&mut self) -> Result<()> {
+        while self.underway.load().0 > 0 {
+            self.next_part()?;
+        }
+        Ok(())
+    }
+
+    /// A file gets its name, if all of it is there.
+    fn end_file(&mut self, ino: Ino) -> Result<()> {
+        let Some(Coming { path, entry, name, segment, file, .. }) = self.underway.take_whole(ino) else {
+            return Ok(());
+        };
+        let Some(content) = &entry.file else { return Ok(()) };
+        let shown = &path;
+        let host = |what| move |source| Error::Host { path: shown.clone(), what, source };
+        let size = bytes_of(content);
+        file.set_len(size).map_err(host("make as long as it was"))?;
+        let (sec, nsec) = entry.mtime;
+        let time = TimeSpec::new(sec, nsec.into());
+        futimens(&*file, &time, &time).map_err(io::Error::from).map_err(host("set the times of"))?;
+        let allocated = file.metadata().map_err(host("stat"))?.blocks() * 512;
+        let data = Record::Data { ino, segment, offset: 0, len: size, allocated, origin: Origin::default() };
+        let mut tx = object(entry, ino, Some((segment, content.segment)));
+        tx.push(data);
+        tx.push(name);
+        self.store(tx)?;
+        self.count(&path, content);
+        let runs = self.runs(content, size);
+        self.lots.add(Waiting { ino, segment, allocated, runs }, size)
+    }
+
+    /// What fetches the bytes of an object.
+    fn fetcher(&mut self, ino: u64) -> Result<&mut Fetcher<'a>> {
+        let (all, of, written) = (&self.source.repositories, self.repository_of(ino)?, self.written.clone());
+        let other = self.fetcher.take().filter(|(current, _)| *current == of);
+        let (_, fetcher) = self.fetcher.insert(other.unwrap_or_else(|| (of, Fetcher::of_many(all[of].1, written))));
+        Ok(fetcher)
     }
 
     fn store(&self, tx: Transaction) -> Result<()> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tensorfs_layout::SegmentId;
 
-use crate::repository::{Content, Hash, Part};
+use crate::repository::{Hash, Part};
 
 /// Where an object was written as a part of a file: that file, and where it begins there.
 pub type Place = (SegmentId, u64);
@@ -63,17 +63,8 @@ impl Written {
         self
     }
 
-    /// What a file has was written there.
-    pub fn add(&self, content: &Content, segment: SegmentId) {
-        let mut at = 0_u64;
-        for part in &content.parts {
-            self.add_part(part, (segment, at));
-            at = at.saturating_add(part.len());
-        }
-    }
-
     /// A part of a file was written there. One that shares an object with others is not looked for there.
-    pub(super) fn add_part(&self, part: &Part, place: Place) {
+    pub fn add_part(&self, part: &Part, place: Place) {
         if let Part::Alone((_, hash)) = part {
             locked(&self.places).add(*hash, place);
         }

@@ -5,6 +5,7 @@
 
 mod access;
 mod directory;
+mod pieces;
 mod profile;
 mod provider;
 
@@ -32,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::place::directory::{Directory, object_of};
 
 pub use access::Access;
+pub use pieces::Sink;
 
 /// Bytes that may be on their way to the store at a time.
 const IN_FLIGHT: usize = 192 << 20;
@@ -40,6 +42,8 @@ const GRAIN: usize = 64 << 10;
 /// Nothing that a carrier puts is larger.
 const LARGEST: u64 = 256 << 20;
 
+/// Threads that bytes are put and got by.
+const WORKERS: usize = 2;
 /// So many objects are looked at beside each other.
 const LOOKS: usize = 16;
 /// So many are removed at once: no store takes more of them in one request.
@@ -151,7 +155,7 @@ impl Place {
 
     /// A place in a store of the caller's.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, shown: String, access: &Access) -> Result<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
         let runtime = runtime.map_err(|source| Error::Host { path: "threads".into(), what: "start", source })?;
         let (bandwidth, class) = (access.bandwidth, access.storage_class.clone());
         let runtime = Arc::new(runtime);
@@ -399,11 +403,32 @@ impl Place {
         self.directory.as_ref().map_or(Ok(()), |directory| directory.sync(below).map_err(failed))
     }
 
+    /// What can have all that goes on beside stand still.
+    pub fn halts(&self) -> Halts {
+        Halts(self.runtime.clone())
+    }
+
     /// Puts that go on beside whoever asks for them.
     pub fn puts(&self) -> Puts<'_> {
         let room = IN_FLIGHT / GRAIN;
         let (room, all) = (Arc::new(Semaphore::new(room)), room as u32);
         Puts { place: self, room, all, arrived: Arc::default(), failed: Arc::default(), pace: None }
+    }
+}
+
+/// The threads by which bytes are put and got.
+#[derive(Debug)]
+pub struct Halts(Arc<Runtime>);
+
+impl Halts {
+    /// Has each of them wait, with what it is given for that, before it does anything else. What has been begun by then
+    /// may take a little.
+    pub fn halt(&self, wait: &(impl Fn() + Clone + Send + 'static)) {
+        for _ in 0..WORKERS {
+            let wait = wait.clone();
+            // Who waits here keeps the whole thread, as is meant.
+            self.0.spawn(async move { wait() });
+        }
     }
 }
 
@@ -445,14 +470,15 @@ fn not_done(error: &JoinError) -> Error {
 async fn got(store: Arc<dyn ObjectStore>, path: Path, object: String) -> Result<Option<Bytes>> {
     let failed = |object, source| Error::Store { object, what: "read", source };
     match within(ANSWER, store.get(&path)).await {
-        Ok(found) if found.meta.size > LARGEST => {
-            let size = found.meta.size;
-            Err(Error::Refused(format!("{object}: {size} bytes, which no carrier has put")))
-        }
+        Ok(found) if found.meta.size > LARGEST => Err(too_large(&object, found.meta.size)),
         Ok(found) => read(found).await.map(Some).map_err(|source| failed(object, source)),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(source) => Err(failed(object, source)),
     }
+}
+
+fn too_large(object: &str, size: u64) -> Error {
+    Error::Refused(format!("{object}: {size} bytes, which no carrier has put"))
 }
 
 /// What was encrypted as an object of this name.

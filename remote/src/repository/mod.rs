@@ -20,6 +20,6 @@ pub use batch::{FORMAT, Head, Line};
 pub use entry::{Content, Entry, INTERRUPTED, LEFT, Part, Sealed, State, name_of, text_of};
 pub use listing::Listing;
 pub use mark::{Marking, mark_fault, marked, unlocked};
-pub use names::{BASES, Hash, LOG, MARK, OBJECTS, base_name, batch_name, number_in, object_in, object_name};
+pub use names::{BASES, Hash, LOG, MARK, Naming, OBJECTS, base_name, batch_name, number_in, object_in, object_name};
 pub use open::{Arriving, Came, Newest, Repository};
 pub use tree::{Stored, Tree};

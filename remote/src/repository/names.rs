@@ -30,6 +30,26 @@ impl Hash {
     }
 }
 
+/// Finds out what bytes are named after that come one after the other ([`Hash::named`]).
+pub struct Naming(blake3::Hasher);
+
+impl Naming {
+    /// No bytes yet.
+    pub fn new(key: Option<&[u8; 32]>) -> Self {
+        Self(key.map_or_else(blake3::Hasher::new, blake3::Hasher::new_keyed))
+    }
+
+    /// The next ones.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// That of all bytes so far.
+    pub fn hash(&self) -> Hash {
+        Hash(*self.0.finalize().as_bytes())
+    }
+}
+
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -111,6 +131,11 @@ mod tests {
     fn names_are_read_back() {
         let hash = Hash::of(b"abc");
         assert_eq!(hash.to_string().parse(), Ok(hash));
+        for key in [None, Some(&[7; 32])] {
+            let mut naming = Naming::new(key);
+            b"abc".chunks(2).for_each(|bytes| naming.add(bytes));
+            assert_eq!(naming.hash(), Hash::named(key, b"abc"));
+        }
         assert_eq!(object_name(hash), format!("objects/64/{hash}"));
         assert_eq!(number_in(&batch_name(42)), Some(42));
         assert_eq!(number_in("base/000000000007"), Some(7));
