@@ -52,6 +52,12 @@ impl SegmentId {
         (serial >> TIER_SHIFT == 0 && tier <= TIER_MAX).then_some(Self(u64::from(tier) << TIER_SHIFT | serial))
     }
 
+    /// The segment whose file has this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let id = Self(u64::from_str_radix(name, 16).ok()?);
+        (id.to_string() == name && id.0 < NUMBER_LIMIT).then_some(id)
+    }
+
     /// The tier that the segment is in.
     pub fn tier(self) -> u8 {
         (self.0 >> TIER_SHIFT) as u8

@@ -1,7 +1,7 @@
 //! The second copy of a mounted pool where something is killed, where a clock is wrong, and what whoever waits hears.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,7 @@ on_mounts!(
     a_clock_that_is_wrong_by_an_hour_loses_and_hides_nothing,
     whoever_waits_hears_how_far_it_has_come,
     a_mount_stands_for_its_pool,
+    a_carrier_makes_way_for_who_writes,
 );
 
 const SIZE: usize = 1 << 20;
@@ -246,4 +247,68 @@ fn a_mount_stands_for_its_pool(setup: Setup) {
         assert!(!off.status.success(), "{off:?}");
         assert_eq!(by(&at).0, Value::from(url));
     }
+}
+
+/// Has somebody end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Proves E31.
+fn a_carrier_makes_way_for_who_writes(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    let mut carried = 0;
+    let mut carry = |mount: &Mount| {
+        // Something that takes a little.
+        let large = mount.at(format!("large-{carried}"));
+        fs::write(&large, Pattern(carried).bytes(0, 64 * SIZE)).unwrap();
+        mount.tensorfs_ok(["seal", text(&large)]);
+        carried += 1;
+        let mut carrier = mount.program();
+        carrier.args(["remote", "carry", "--patience=0", "--progress=none", text(mount.pool())]);
+        let output = carrier.env("RUST_LOG", "tensorfs_remote=debug").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said.contains("stands still while files of the pool are written")
+    };
+    assert!(!carry(&mount), "it stands still though nobody writes");
+    // Who adds a little now and then is no reason.
+    let end = AtomicBool::new(false);
+    let beside = |path: &Path, len: usize, pause: Duration| {
+        let mut file = File::create(path).unwrap();
+        while !end.load(Ordering::Relaxed) {
+            file.write_all(&vec![1; len]).unwrap();
+            if file.metadata().unwrap().len() > 64 << 20 {
+                file.set_len(0).unwrap();
+                file.rewind().unwrap();
+            }
+            thread::sleep(pause);
+        }
+    };
+    let (slow, fast) = (mount.at("slow"), mount.at("fast"));
+    let beside_writer = |carry: &mut dyn FnMut() -> bool, path: &Path, len, pause| {
+        end.store(false, Ordering::Relaxed);
+        thread::scope(|scope| {
+            scope.spawn(|| beside(path, len, pause));
+            // Also if this fails.
+            let _ends = Ends(&end);
+            carry()
+        })
+    };
+    let held = beside_writer(&mut || carry(&mount), &slow, 100, Duration::from_millis(200));
+    assert!(!held, "it stands still for who adds a little");
+    // It may be that it comes to its end before he gets to write.
+    let mut tries = 0..9;
+    let is_seen = tries.any(|_| beside_writer(&mut || carry(&mount), &fast, SIZE, Duration::ZERO));
+    assert!(is_seen, "it does not see who writes");
+    mount.tensorfs_ok(["remote", "wait", text(mount.path())]);
+    restores(&mut mount, &url);
 }

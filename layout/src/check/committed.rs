@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -82,6 +83,12 @@ impl Committed {
     /// The pool's directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Calls back with the directories that its segments are in, of tiers that are here as well: of each the one on
+    /// top, where others may be made, and then those. A file there is called as [`SegmentId::of_name`] takes it.
+    pub fn each_directory(&self, mut each: impl FnMut(BorrowedFd<'_>)) {
+        self.segments.each_directory(&mut each);
     }
 
     /// What the pool is, apart from its content.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::stat::{FileStat, SFlag};
 
 use crate::error::reason;
-use crate::ids::{NUMBER_LIMIT, SegmentId};
+use crate::ids::SegmentId;
 use crate::medium::dir::{Dir, Entry};
 use crate::medium::foreign::{Foreign, kind_name};
 use crate::segment::ahead;
@@ -80,9 +80,7 @@ pub(super) fn shard_of(name: Option<&str>) -> Option<u8> {
 
 /// The segment that an entry of a shard is of, by its name.
 fn segment_of(entry: &Entry, of: u8) -> Option<SegmentId> {
-    let name = entry.text()?;
-    let id = SegmentId(u64::from_str_radix(name, 16).ok()?);
-    (id.to_string() == name && shard(id) == of && id.0 < NUMBER_LIMIT).then_some(id)
+    SegmentId::of_name(entry.text()?).filter(|id| shard(*id) == of)
 }
 
 impl Home {
@@ -211,6 +209,16 @@ impl Home {
     /// The shards that are there.
     pub fn shards(&self) -> io::Result<Vec<u8>> {
         self.list().map(|(shards, _)| shards)
+    }
+
+    /// Calls back with its own directory, and then with those of the shards that are there.
+    pub fn each_directory(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
+        each(self.dir.as_fd());
+        for shard in self.shards().unwrap_or_default() {
+            if let Ok(shard) = self.open_shard(shard) {
+                each(shard.as_fd());
+            }
+        }
     }
 
     /// The shards that are there, and what else is beside them.

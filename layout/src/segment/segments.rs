@@ -247,6 +247,13 @@ impl Segments {
         self.homes.get(&tier).ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
     }
 
+    /// Calls back with each directory that segments are in, and before that with the one that these are in.
+    pub(crate) fn each_directory(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
+        for home in self.homes.values() {
+            home.each_directory(each);
+        }
+    }
+
     /// Whether hosts are to take no more for new segments than their bytes need, as that counts.
     pub(crate) fn be_sparing(&self, sparing: bool) {
         self.sparing.store(sparing, Relaxed);

@@ -17,7 +17,7 @@ use tensorfs_layout::tree::Run;
 
 use crate::error::{Error, Result};
 use crate::place::Puts;
-use crate::repository::{Content, Hash, Part, Stored, object_name};
+use crate::repository::{Content, Hash, Naming, Part, Stored, object_name};
 
 /// The most bytes of a part.
 pub(super) const PART_MAX: u64 = 64 << 20;
@@ -27,6 +27,8 @@ const ALONE: usize = 1 << 20;
 const PACK: usize = 16 << 20;
 /// Whoever has put more, and ends before the batch that names it, has his successor look for it.
 const MUCH: u64 = 16 << 20;
+/// So many bytes are read, compared or hashed in a step.
+const STEP: usize = 4 << 20;
 /// A hole that is shorter is read and stored as zeroes.
 const HOLE: u64 = 64 << 10;
 
@@ -83,6 +85,9 @@ pub type SealOf = fn(&Run) -> Option<&Seal>;
 /// Hears that much was put.
 pub type OfMuch<'a> = &'a mut dyn FnMut() -> Result<()>;
 
+/// Is called before each step, and returns when it may be taken.
+pub type Step<'a> = &'a dyn Fn();
+
 /// Cuts and puts the bytes of one file after the other.
 pub struct Cutter<'a> {
     puts: Puts<'a>,
@@ -91,6 +96,7 @@ pub struct Cutter<'a> {
     sent: HashMap<Hash, (u64, Vec<Hash>)>,
     sent_bytes: u64,
     of_much: OfMuch<'a>,
+    step: Step<'a>,
     pack: Vec<u8>,
     /// What is in the pack: BLAKE3, offset.
     packed: Vec<(Hash, u64)>,
@@ -140,9 +146,9 @@ impl Placed {
 
 impl<'a> Cutter<'a> {
     /// Puts go to `puts`; what `placed` knows is not put again.
-    pub fn new(puts: Puts<'a>, placed: &'a mut Placed, of_much: OfMuch<'a>) -> Self {
+    pub fn new(puts: Puts<'a>, placed: &'a mut Placed, (of_much, step): (OfMuch<'a>, Step<'a>)) -> Self {
         let (sent, sent_bytes) = (HashMap::new(), 0);
-        Self { puts, placed, sent, sent_bytes, of_much, pack: Vec::new(), packed: Vec::new() }
+        Self { puts, placed, sent, sent_bytes, of_much, step, pack: Vec::new(), packed: Vec::new() }
     }
 
     /// The parts of a file whose runs these are, and which end at these places: the first of them are known, and end at
@@ -181,7 +187,10 @@ impl<'a> Cutter<'a> {
                 continue;
             }
             let piece = self.read(file, at, stored(file, at, left.min(PART_MAX)))?;
-            proof.bytes(&piece)?;
+            for some in piece.chunks(STEP) {
+                (self.step)();
+                proof.bytes(some)?;
+            }
             at += piece.len() as u64;
             if !is_known {
                 parts.push(self.part(piece)?);
@@ -192,7 +201,12 @@ impl<'a> Cutter<'a> {
 
     fn read(&mut self, file: &File, offset: u64, len: u64) -> Outcome<Vec<u8>> {
         let mut piece = vec![0; len as usize];
-        read_exact(file, offset, &mut piece).map_err(|error| different(&error, offset))?;
+        let mut at = offset;
+        for some in piece.chunks_mut(STEP) {
+            (self.step)();
+            read_exact(file, at, some).map_err(|error| different(&error, offset))?;
+            at += some.len() as u64;
+        }
         self.placed.read += len;
         if let Some(hears) = &self.placed.hears.0 {
             hears(self.placed.read);
@@ -205,9 +219,18 @@ impl<'a> Cutter<'a> {
         self.placed.put + self.pack.len() as u64
     }
 
+    fn hash(&self, bytes: &[u8]) -> Hash {
+        let mut naming = Naming::new(self.puts.names());
+        for some in bytes.chunks(STEP) {
+            (self.step)();
+            naming.add(some);
+        }
+        naming.hash()
+    }
+
     /// A part with these bytes, which are put unless they are somewhere already.
     fn part(&mut self, bytes: Vec<u8>) -> Result<Part> {
-        let (len, hash) = (bytes.len() as u64, Hash::named(self.puts.names(), &bytes));
+        let (len, hash) = (bytes.len() as u64, self.hash(&bytes));
         if self.placed.at.contains_key(&hash) || self.packed.iter().any(|(packed, _)| *packed == hash) {
             return Ok(Part::Alone((len, hash)));
         }

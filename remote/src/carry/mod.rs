@@ -10,6 +10,7 @@
 //! * `file`: what is told of one file's bytes;
 //! * `left`: what is told of those that have left;
 //! * `to_leave`: which files are to be there alone;
+//! * `way`: when others are made way for;
 //! * `pass`: one pass, which ends with a batch.
 
 mod alike;
@@ -24,8 +25,10 @@ mod note;
 mod pass;
 mod tails;
 pub mod to_leave;
+mod way;
 
 pub use behind::Pace;
 pub use note::{Healing, Intended, Mended, Note, Settings, Unmended};
 pub use pass::{Carrier, Outcome, Passed};
 pub use tails::Tails;
+pub use way::Way;

@@ -1,9 +1,10 @@
 //! One pass: from what the pool has committed to a batch of the remote.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tensorfs_layout::check::Committed;
@@ -18,6 +19,7 @@ use crate::carry::left;
 use crate::carry::left_out::{Amount, Globs, LeftOut};
 use crate::carry::note::{Collection, Healing, Intended, Note};
 use crate::carry::tails::Tails;
+use crate::carry::way::Way;
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
 use crate::place::Place;
@@ -47,12 +49,20 @@ pub struct Carrier {
     /// Files that were read while a batch is held back, so that they need not be read again.
     ready: HashMap<u64, Content>,
     reader: Reader,
-    /// Since when a batch is held back for files that are about to come to rest.
-    held: Option<Instant>,
+    patience: Patience,
     /// When removing what the retention does not need failed.
     uncollected: Option<Instant>,
-    patience: Duration,
+    way: Option<Way>,
     exclude: Globs,
+}
+
+/// With files that are about to come to rest.
+#[derive(Debug)]
+struct Patience {
+    /// Since when a batch is held back for them.
+    held: Option<Instant>,
+    /// For so long it may be.
+    most: Duration,
 }
 
 /// What came of a pass.
@@ -130,9 +140,9 @@ impl Carrier {
             is_doubted: false,
             ready: HashMap::new(),
             reader: Reader::default(),
-            held: None,
+            patience: Patience { held: None, most: patience },
             uncollected: None,
-            patience,
+            way: None,
             exclude,
         };
         let claimed = carrier.claim(newest).and_then(|()| carrier.find());
@@ -148,6 +158,11 @@ impl Carrier {
     /// Of files that stay open what is not sealed is carried, too, as this says; if nothing does, it is not.
     pub fn tell_of_tails(&mut self, tails: Tails) {
         self.reader.tell_of_tails(tails);
+    }
+
+    /// From now on who writes to the pool's files is made way for.
+    pub fn make_way(&mut self, way: Way) {
+        self.way = Some(way);
     }
 
     /// From now on somebody hears how many bytes of files were read, or nobody.
@@ -306,11 +321,11 @@ impl Carrier {
             let newest = self.repository.newest()?;
             self.claim(newest)?;
         }
-        if self.held.is_some() || self.note.incomplete > 0 {
+        if self.patience.held.is_some() || self.note.incomplete > 0 {
             have_committed(&self.pool);
         }
         let left = self.carrying.left()?;
-        let committed = Committed::read(&self.pool)?;
+        let committed = Arc::new(Committed::read(&self.pool)?);
         if committed.superblock().uuid_text() != self.note.pool {
             let what = "another pool is there by now than the one that this is the carrier of";
             return Err(Error::Refused(format!("{}: {what}", self.pool.display())));
@@ -326,7 +341,7 @@ impl Carrier {
             )));
         }
         self.check_come(&committed)?;
-        if self.held.is_none() {
+        if self.patience.held.is_none() {
             self.before = (self.placed.read, self.placed.put);
         }
         let Looked { lines, pending, left_out } = self.look(&committed)?;
@@ -336,10 +351,10 @@ impl Carrier {
             let (read, put) = (this.placed.read - this.before.0, this.placed.put - this.before.1);
             Passed { outcome, transaction, read, put, incomplete, left_out }
         };
-        if pending > 0 && self.held.get_or_insert_with(Instant::now).elapsed() < self.patience {
+        if pending > 0 && self.patience.held.get_or_insert_with(Instant::now).elapsed() < self.patience.most {
             return Ok(Some(passed(self, Outcome::Waiting(pending))));
         }
-        self.held = None;
+        self.patience.held = None;
         // Whoever has taken a remote over says so, though he may have nothing else to say.
         if lines.is_empty() && is_ours {
             self.arrived(transaction, incomplete)?;
@@ -409,7 +424,7 @@ impl Carrier {
     }
 
     /// What has changed, with the bytes of files put.
-    fn look(&mut self, committed: &Committed) -> Result<Looked> {
+    fn look(&mut self, committed: &Arc<Committed>) -> Result<Looked> {
         let looked = self.look_and_put(committed);
         if looked.is_err() {
             // What was on its way may not be there.
@@ -424,16 +439,30 @@ impl Carrier {
         self.newest.head.as_ref().is_none_or(|head| head.pool == self.note.pool)
     }
 
-    fn look_and_put(&mut self, committed: &Committed) -> Result<Looked> {
+    fn look_and_put(&mut self, committed: &Arc<Committed>) -> Result<Looked> {
         let is_ours = self.is_ours();
         let out = LeftOut::of(committed.view(), &self.exclude);
-        let Self { repository, newest, placed, ready, reader, note, carrying, .. } = self;
+        let Self { repository, newest, placed, ready, reader, note, carrying, way, .. } = self;
         let (begun, put) = (Instant::now(), placed.put);
         let coming = RefCell::new(Coming { note: &mut *note, carrying, left: Behind::default(), kept: begun });
         coming.borrow_mut().is(Behind::of((committed.view(), &out), is_ours.then_some(&newest.tree)))?;
         let mut of_much = || coming.borrow_mut().has_much();
         reader.begin();
-        let mut cutter = Cutter::new(repository.place().puts(), placed, &mut of_much);
+        let making = OnceCell::new();
+        let way = way.as_ref();
+        let step = || {
+            let Some(way) = way else { return };
+            // While nothing is read nobody is watched, which costs who writes a little.
+            making.get_or_init(|| {
+                let halts = repository.place().halts();
+                way.make(committed.clone(), move |way| {
+                    let way = way.clone();
+                    halts.halt(&move || way.wait());
+                })
+            });
+            way.wait();
+        };
+        let mut cutter = Cutter::new(repository.place().puts(), placed, (&mut of_much, &step));
         let (mut pending, mut older) = (0, None);
         let mut of_file = |ino: Ino, before: Option<&Content>| {
             let before = before.filter(|_| is_ours);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::carry::{Carrier, Outcome, Passed, Tails};
+use crate::carry::{Carrier, Outcome, Passed, Tails, Way};
 use crate::commands::cli;
 use crate::commands::show;
 use crate::error::{Error, Result};
@@ -40,13 +40,15 @@ struct Told {
 pub fn run(arguments: &cli::Carry) -> Result<()> {
     // Who waits for a file does not make way.
     let fetching = Fetching::new()?;
-    make_way();
+    // Nor does who sees when way is to be made.
+    let way = Way::new()?;
+    lowest_priority();
     let mut pause = SOON;
     let (mut carrier, mut healer, mut relief) = (None, None, None);
     let mut damaged = 0;
     let mut wait = AT_ONCE;
     loop {
-        let passed = pass(arguments, &mut carrier);
+        let passed = pass(arguments, &mut carrier, &way);
         if let Some(carrier) = carrier.as_mut().filter(|_| arguments.watch && !arguments.no_mend) {
             // What is carried does not need it.
             let healed = heal(arguments, carrier, &mut healer);
@@ -121,11 +123,12 @@ fn is_final(error: &Error, is_at_work: bool) -> bool {
 }
 
 /// One pass, and what has to be done once a day.
-fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>) -> Result<Outcome> {
+fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>, way: &Way) -> Result<Outcome> {
     let carrier = match carrier {
         Some(carrier) => carrier,
         None => {
             let new = carrier.insert(Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience))?);
+            new.make_way(way.clone());
             match Duration::from_secs(arguments.open_every) {
                 Duration::ZERO => {}
                 every if arguments.watch => new.tell_of_tails(Tails::every(every)),
@@ -183,7 +186,7 @@ fn tell(arguments: &cli::Carry, carrier: &Carrier, passed: Passed) {
 }
 
 /// Everybody else comes first, for the processor and for the disk.
-fn make_way() {
+fn lowest_priority() {
     const IDLE: libc::c_int = 3 << 13;
     // SAFETY: setpriority takes integers and touches no memory of ours; who may not do it goes on as before.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
