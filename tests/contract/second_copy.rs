@@ -258,7 +258,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Proves E31.
+/// Proves E33.
 fn a_carrier_makes_way_for_who_writes(setup: Setup) {
     let mut mount = setup.mount();
     if mount.is_plain() {
