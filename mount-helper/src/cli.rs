@@ -11,7 +11,7 @@ use tensorfs_fs::{Durability, LatencyMode, PassthroughMode};
 
 use crate::mounting::keeper::errands::Sockets;
 use crate::mounting::kept::{Adopted, Descriptors};
-use crate::mounting::options;
+use crate::mounting::options::{self, Carry};
 use crate::show::{VERSION, size};
 use crate::tensors::filter::{self, Steps};
 use crate::tensors::glob::Glob;
@@ -44,6 +44,8 @@ pub enum Command {
     Health(Health),
     Metrics(Metrics),
     Alarm(Alarm),
+    #[command(hide = true)]
+    Carrying(Carrying),
     Top(Top),
     Trace(Trace),
     Upgrade(Upgrade),
@@ -436,6 +438,11 @@ pub struct ServerFlags {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
         default_missing_value = "10", value_parser = options::parse_seconds)]
     pub follow: Option<Duration>,
+    /// Carry the pool to its remote while it is mounted, with the credentials of this
+    /// environment; with DAYS, remove there once a day what trees of the last DAYS
+    /// days do not need
+    #[arg(long, value_name = "DAYS", num_args = 0..=1, require_equals = true, value_parser = Carry::parse)]
+    pub carry: Option<Option<Carry>>,
     /// Log to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
@@ -827,6 +834,21 @@ pub struct Alarm {
     /// Nobody hears what this says: without a file it goes to syslog
     #[arg(long, hide = true)]
     pub detached: bool,
+}
+
+/// Have a pool carried to its remote for as long as it is mounted: the mount option carry starts this
+#[derive(Debug, Args)]
+pub struct Carrying {
+    /// The pool's directory
+    pub pool: PathBuf,
+    /// Where it is mounted, or is about to be
+    pub mountpoint: PathBuf,
+    /// What trees of so many days do not need is removed once a day
+    #[arg(long, value_name = "DAYS")]
+    pub keep: Option<u32>,
+    /// Append what is said to this file, and not to syslog
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
 }
 
 /// Make everything written so far durable, now

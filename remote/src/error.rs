@@ -78,6 +78,9 @@ pub enum Error {
     /// Files of the pool are elsewhere yet, and somebody fetches them while it is mounted.
     #[error("{0}")]
     Coming(String),
+    /// This process is locked in, and may not do what is needed by now.
+    #[error("{0}")]
+    LockedIn(String),
     /// Whatever else keeps something from being done.
     #[error("{0}")]
     Refused(String),
@@ -98,7 +101,8 @@ impl Error {
             Self::Store { .. } | Self::Host { .. } | Self::Late { .. } | Self::NotYet(_) | Self::Coming(_) => true,
             // A pool whose server was killed is mounted sooner or later.
             Self::Pool(error) => matches!(error, tensorfs_layout::Error::Invalid { .. }),
-            Self::Damaged { .. } | Self::RolledBack { .. } | Self::Fenced { .. } | Self::Refused(_) => false,
+            Self::Damaged { .. } | Self::RolledBack { .. } | Self::Fenced { .. } => false,
+            Self::LockedIn(_) | Self::Refused(_) => false,
         }
     }
 

@@ -181,7 +181,7 @@ impl Evictor {
     /// # Errors
     /// Nobody does.
     pub fn see_to_fetching(&mut self) -> Result<()> {
-        if self.has_begun { self.fetching.see_to((&self.pool, &self.at), &self.uuid, &self.settings) } else { Ok(()) }
+        if self.has_begun { self.fetching.see_to(&self.at, &self.uuid, &self.settings) } else { Ok(()) }
     }
 
     /// Sees to it that what is known of the remote is the newest tree, and that this pool has put it, with nothing
@@ -276,7 +276,7 @@ impl Evictor {
     /// Before a file leaves: the server is told where it will be, and somebody fetches what is wanted back.
     fn begin(&mut self) -> Result<()> {
         if !self.is_begun {
-            self.fetching.see_to((&self.pool, &self.at), &self.uuid, &self.settings)?;
+            self.fetching.see_to(&self.at, &self.uuid, &self.settings)?;
             (self.is_begun, self.has_begun) = (true, true);
         }
         Ok(())

@@ -1,45 +1,48 @@
 //! Who fetches the files of a mount that have left it and are wanted back: that somebody does, is seen to here.
 //!
 //! Whoever opens a file waits for that, so it has the priority of whoever began this, and not that of a carrier, which
-//! makes way for everybody. A thread has it, as each has its own, and what it starts inherits it.
+//! makes way for everybody. A process that was started before has it, and what that starts inherits it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, sleep};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
 use std::time::Duration;
 
 use tensorfs_layout::pool::{Leave, LeaveReply, leave};
 
 use crate::carry::Settings;
 use crate::error::{Error, Result};
+use crate::outside::{Answer, Errand, Outside};
 
 /// Who fetches files of the mount asks for them more often than that.
 const ASKING: Duration = Duration::from_millis(700);
 /// So often, and at these times, it is looked whether somebody fetches files who was just started.
 const LOOKS: (u32, Duration) = (300, Duration::from_millis(50));
-/// How often it is looked whether one has ended.
-const LOOK: Duration = Duration::from_secs(10);
 
-/// Pool and mount of one that is to be started, and who hears what came of it.
-type Asked = (PathBuf, PathBuf, Sender<io::Result<()>>);
-
-/// Who starts them.
+/// Who has them started, outside: whoever is locked in may start nothing.
 #[derive(Clone, Debug)]
-pub struct Fetching(Sender<Asked>);
+pub struct Fetching(Outside);
 
 impl Fetching {
-    /// With the priority that the caller has now.
+    /// With the priority that the caller has now, for the mount of a pool.
     ///
     /// # Errors
-    /// There can be no thread.
-    pub fn new() -> Result<Self> {
-        let (asks, asked) = channel();
-        let begun = thread::Builder::new().name("fetching".to_owned()).spawn(move || starts(&asked));
-        begun.map(|_| Self(asks)).map_err(failed)
+    /// There can be no process.
+    pub fn new(pool: &Path) -> Result<Self> {
+        Outside::start(pool).map(Self)
+    }
+
+    /// When files of the mount were used last since its server began, as far as that is told: in seconds since 1970.
+    pub fn uses(&self) -> HashMap<u64, i64> {
+        match self.0.ask(&Errand::Uses) {
+            Ok(Answer::Used(used)) => used.into_iter().collect(),
+            _ => HashMap::new(),
+        }
     }
 
     /// Tells the server of a mount where the remote is that files leave for, and sees to it that somebody fetches those
@@ -47,7 +50,7 @@ impl Fetching {
     ///
     /// # Errors
     /// Nobody does, or the server takes no files for there.
-    pub fn see_to(&self, (pool, at): (&Path, &Path), uuid: &str, settings: &Settings) -> Result<()> {
+    pub fn see_to(&self, at: &Path, uuid: &str, settings: &Settings) -> Result<()> {
         let kept = Settings { exclude: Vec::new(), ..settings.clone() };
         let note = serde_json::to_vec(&kept).map_err(|error| Error::Refused(error.to_string()))?;
         let to = Leave::To { pool: uuid.to_owned(), place: settings.url.clone(), note };
@@ -64,7 +67,7 @@ impl Fetching {
         if is_fetched()? {
             return Ok(());
         }
-        self.start(pool, at)?;
+        self.start()?;
         for _ in 0..LOOKS.0 {
             if is_fetched()? {
                 return Ok(());
@@ -75,11 +78,13 @@ impl Fetching {
     }
 
     /// Starts one, as whoever mounts does; it ends with the mount.
-    fn start(&self, pool: &Path, at: &Path) -> Result<()> {
-        let (tells, told) = channel();
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let asked = self.0.send((pool.to_owned(), at.to_owned(), tells)).map_err(|_| gone());
-        asked.and_then(|()| told.recv().unwrap_or_else(|_| Err(gone()))).map_err(failed)
+    fn start(&self) -> Result<()> {
+        match self.0.ask(&Errand::Bring) {
+            Ok(Answer::Done) => Ok(()),
+            Ok(Answer::Failed(why)) => Err(failed(io::Error::other(why))),
+            Ok(_) => Err(failed(io::ErrorKind::InvalidData.into())),
+            Err(error) => Err(failed(error)),
+        }
     }
 }
 
@@ -104,21 +109,21 @@ fn failed(source: io::Error) -> Error {
     Error::Host { path: "tensorfs-carrier bring".into(), what: "start", source }
 }
 
-fn starts(asked: &Receiver<Asked>) {
-    let mut started: Vec<Child> = Vec::new();
-    loop {
-        let asked = asked.recv_timeout(LOOK);
+/// Those that were started.
+#[derive(Debug, Default)]
+pub struct Begun(Mutex<Vec<Child>>);
+
+impl Begun {
+    /// Starts one for a mount of a pool.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(&self, pool: &Path, at: &Path) -> io::Result<()> {
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that have ended are forgotten by the system, too.
-        started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        match asked {
-            Ok((pool, at, tells)) => {
-                let child = start(&pool, &at).map(|child| started.push(child));
-                // Who has asked waits no more.
-                let _ = tells.send(child);
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
+        begun.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        begun.push(start(pool, at)?);
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -17,6 +17,7 @@ use tensorfs_layout::pool::holder;
 
 use crate::carry::{Healing, Mended, Note, Unmended};
 use crate::error::{Error, Result};
+use crate::outside::{Answer, Errand, Outside};
 
 /// The program that serves mounts, and has files mended.
 const PROGRAM: &str = "tensorfs";
@@ -39,11 +40,12 @@ impl Healer {
     ///
     /// # Errors
     /// There can be no thread.
-    pub fn start(pool: &Path, every: Duration, note: &Note) -> Result<Self> {
+    pub fn start(pool: &Path, every: Duration, note: &Note, outside: Outside) -> Result<Self> {
         let before = Healing { unmended_files: 0, unmended: Vec::new(), ..note.healing.clone() };
         let healing = Arc::new(Mutex::new(before));
         let (pool, own, uuid) = (pool.to_owned(), healing.clone(), note.pool.clone());
-        let begun = thread::Builder::new().name("healer".to_owned()).spawn(move || run(&pool, &uuid, every, &own));
+        let healer = move || run((&pool, &uuid), every, &own, &outside);
+        let begun = thread::Builder::new().name("healer".to_owned()).spawn(healer);
         let failed = |source| Error::Host { path: "a thread".to_owned(), what: "start", source };
         begun.map(|_| Self(healing)).map_err(failed)
     }
@@ -131,10 +133,10 @@ impl Patients {
     }
 }
 
-fn run(pool: &Path, uuid: &str, every: Duration, healing: &Mutex<Healing>) {
+fn run((pool, uuid): (&Path, &str), every: Duration, healing: &Mutex<Healing>, outside: &Outside) {
     let mut patients = Patients::default();
     loop {
-        let damaged = match look(pool, uuid) {
+        let damaged = match look(pool, uuid, outside) {
             Ok(damaged) => damaged,
             Err(why) => {
                 log::debug!("{}: nobody knows what is damaged: {why}", pool.display());
@@ -146,7 +148,7 @@ fn run(pool: &Path, uuid: &str, every: Duration, healing: &Mutex<Healing>) {
         let next = patients.next(Instant::now());
         if let Some((ino, Damaged { path, name, .. })) = &next {
             let batch = Note::of(pool, uuid).ok().flatten().map_or(0, |note| note.number);
-            let mended = mend(path, *ino);
+            let mended = have_mended(path, *ino, outside);
             let is_new = patients.tried(*ino, mended.as_ref().err().map(String::as_str), Instant::now());
             match mended {
                 Ok(()) => {
@@ -181,12 +183,12 @@ struct Known {
 }
 
 /// The files of a mounted pool that its server knows to be damaged, by their numbers.
-fn look(pool: &Path, uuid: &str) -> std::result::Result<BTreeMap<u64, Damaged>, String> {
+fn look(pool: &Path, uuid: &str, outside: &Outside) -> std::result::Result<BTreeMap<u64, Damaged>, String> {
     if !holder(pool).is_ok_and(|holder| holder.is_some_and(|holder| holder.mountpoint.is_some())) {
         return Err("it is not mounted".to_owned());
     }
-    let Output { status, stdout, stderr } = ask(&["scrub", "--known"], pool).map_err(|error| error.to_string())?;
-    if !status.success() {
+    let (is_well, stdout, stderr) = said(outside.ask(&Errand::Known))?;
+    if !is_well {
         return Err(last_line(&stderr));
     }
     let mut damaged = BTreeMap::new();
@@ -203,17 +205,38 @@ fn look(pool: &Path, uuid: &str) -> std::result::Result<BTreeMap<u64, Damaged>, 
 }
 
 /// Has a file mended. An error: why it is not.
-fn mend(file: &Path, ino: u64) -> std::result::Result<(), String> {
-    let ino = ino.to_string();
-    let Output { status, stderr, .. } =
-        ask(&["verify", "--mend", "--known", &ino], file).map_err(|error| error.to_string())?;
-    if status.success() {
+fn have_mended(file: &Path, ino: u64, outside: &Outside) -> std::result::Result<(), String> {
+    let path = file.as_os_str().as_bytes().to_vec();
+    let (is_well, _, stderr) = said(outside.ask(&Errand::Mend { path, ino }))?;
+    if is_well {
         return Ok(());
     }
     let said = last_line(&stderr);
     let why = said.split_once("not mended: ").map_or(&*said, |(_, why)| why);
     // Which file that is, is said beside it.
     Err(why.strip_prefix(&format!("{}: ", file.display())).unwrap_or(why).to_owned())
+}
+
+/// Whether a program ended well, and what it said on standard output and error.
+type Said = (bool, Vec<u8>, Vec<u8>);
+
+fn said(answer: io::Result<Answer>) -> std::result::Result<Said, String> {
+    match answer {
+        Ok(Answer::Said { is_well, output, error }) => Ok((is_well, output, error)),
+        Ok(Answer::Failed(why)) => Err(why),
+        Ok(_) => Err("it was not done".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The files that the server of a pool's mount knows to be damaged, as the other program says it.
+pub fn known(pool: &Path) -> io::Result<Output> {
+    ask(&["scrub", "--known"], pool)
+}
+
+/// Has the other program mend a file that is damaged.
+pub fn mend(file: &Path, ino: u64) -> io::Result<Output> {
+    ask(&["verify", "--mend", "--known", &ino.to_string()], file)
 }
 
 fn last_line(said: &[u8]) -> String {

@@ -21,7 +21,8 @@
 //! * [`fetch`]: the bytes of a file in it;
 //! * [`repository`]: batches, bases and objects, and the tree that they make;
 //! * [`place`]: the object store: put, get, list, delete;
-//! * [`crypt`]: what is put, encrypted.
+//! * [`crypt`]: what is put, encrypted;
+//! * [`locked_in`]: what this process may do, and no more; [`outside`]: what others do for it.
 
 pub mod bring;
 pub mod carry;
@@ -34,7 +35,9 @@ pub mod fetch;
 pub mod fetching;
 pub mod gc;
 pub mod heal;
+pub mod locked_in;
 pub mod origin;
+pub mod outside;
 pub mod place;
 pub mod relief;
 pub mod repository;

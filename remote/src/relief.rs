@@ -150,13 +150,13 @@ impl Work {
             && let Some(note) = Note::of(&self.pool, &self.uuid)?
         {
             // Whoever did may have ended, as with the carrier before this one.
-            self.fetching.see_to((&self.pool, &at), &self.uuid, &note.settings)?;
+            self.fetching.see_to(&at, &self.uuid, &note.settings)?;
         }
         if files.is_empty() && full.is_none() && !by_place {
             return Ok(None);
         }
         let wished: BTreeSet<u64> = files.into_iter().map(|ino| ino.0).collect();
-        let (leaving, too_full) = self.chosen(&at, (&wished, by_place), full)?;
+        let (leaving, too_full) = self.chosen((&wished, by_place), full)?;
         for ino in leaving {
             self.evict(&at, ino, !wished.contains(&ino))?;
         }
@@ -170,7 +170,6 @@ impl Work {
     /// full. What the pool says of all others is not kept while they leave.
     fn chosen(
         &mut self,
-        at: &Path,
         (wished, by_place): (&BTreeSet<u64>, bool),
         full: Option<u8>,
     ) -> Result<(Vec<u64>, Option<TooFull>)> {
@@ -189,7 +188,7 @@ impl Work {
         };
         let leaving = wished.union(&placed).copied().filter(is_here).collect();
         let Some(most) = full else { return Ok((leaving, None)) };
-        let used = uses(at);
+        let used = self.fetching.uses();
         let mut coldest: Vec<(i64, u64, u64)> = view
             .objects()
             .filter(|(ino, object)| object.is_file() && object.names() > 0 && is_here(&ino.0))
@@ -306,7 +305,7 @@ fn size(at: &Path) -> Option<u64> {
 }
 
 /// When files were used last since the mount's server began, in seconds since 1970.
-fn uses(at: &Path) -> HashMap<u64, i64> {
+pub fn uses(at: &Path) -> HashMap<u64, i64> {
     let Ok(file) = File::open(at.join(".tensorfs/accesses")) else { return HashMap::new() };
     let lines = BufReader::new(std::io::Read::take(file, ACCESSES)).lines().map_while(std::result::Result::ok);
     let told = lines.filter_map(|line| serde_json::from_str::<Use>(&line).ok());

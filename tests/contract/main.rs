@@ -3,6 +3,7 @@
 
 mod aside;
 mod bring;
+mod carrying;
 mod chain;
 mod commits;
 mod concurrency;

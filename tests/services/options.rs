@@ -44,6 +44,7 @@ const OPTIONS: &[(&str, &str, Comes, Comes)] = &[
     ("names", "names=100M", Exchanged, Told),
     ("evict-at", "evict-at=90", Exchanged, Refused),
     ("follow", "follow=7", Refused, Refused),
+    ("carry", "carry=7", Refused, Refused),
     ("passthrough", "passthrough=OTHER", Refused, Refused),
     ("log", "log=/var/log/other", Refused, Refused),
     ("on-damage", "on-damage=/bin/true", Refused, Refused),

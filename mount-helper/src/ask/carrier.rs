@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::show::failure::{self, Failure};
 
@@ -13,6 +13,17 @@ const NAME: &str = "tensorfs-carrier";
 pub fn command() -> Command {
     let own = std::env::current_exe().ok().map(|own| own.with_file_name(NAME));
     Command::new(own.filter(|program| program.is_file()).unwrap_or_else(|| PathBuf::from(NAME)))
+}
+
+/// That it can be started.
+pub fn check() -> Result<(), Failure> {
+    let mut asked = command();
+    asked.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match asked.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::new(format!("{NAME}: {status}"))),
+        Err(error) => Err(reason(&error)),
+    }
 }
 
 /// Why it could not be started.

@@ -2,6 +2,7 @@
 
 mod alarm;
 mod arrays;
+mod carrying;
 mod cat;
 mod check;
 mod completions;
@@ -47,7 +48,7 @@ use crate::show::logging;
 /// Does what was asked for. The exit status says what came of it; a failure is for the caller to print.
 pub fn run(command: Command) -> Result<ExitCode, Failure> {
     let has_own_log = match &command {
-        Command::Mount(_) => true,
+        Command::Mount(_) | Command::Carrying(_) => true,
         Command::Alarm(arguments) => arguments.detached || arguments.log.is_some(),
         _ => false,
     };
@@ -74,6 +75,7 @@ pub fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Umount(arguments) => return umount::run(&arguments),
         Command::Tensors(arguments) => return tensors::run(&arguments),
         Command::Alarm(arguments) => alarm::run(&arguments),
+        Command::Carrying(arguments) => carrying::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
@@ -97,6 +99,8 @@ fn paths(command: &Command) -> Vec<&Path> {
         // With exit statuses of their own.
         Command::Check(_) | Command::Diff(_) => Vec::new(),
         Command::Completions(_) => Vec::new(),
+        // Beside a mount whose paths were looked at.
+        Command::Carrying(_) => Vec::new(),
         Command::Alarm(arguments) => vec![&arguments.mountpoint],
         Command::Cat(arguments) => vec![&arguments.path],
         Command::Create(arguments) => vec![&arguments.pool],

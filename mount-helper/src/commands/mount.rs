@@ -14,7 +14,7 @@ use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::pool::tell_of_host;
 use crate::mounting::request::MountRequest;
 use crate::mounting::server::{self, Listener};
-use crate::mounting::{alarm, background, beforehand, bringing, keeper, leaving, remount};
+use crate::mounting::{alarm, background, beforehand, bringing, carrying, keeper, leaving, remount};
 use crate::show::failure::Failure;
 use crate::show::{logging, output};
 
@@ -53,19 +53,19 @@ pub fn run(arguments: Mount) -> Result<(), Failure> {
         let request = request.prepare()?;
         say_if_nothing_leaves(&request);
         background::start(&request)?;
-        start_bringing(&request)?;
+        start_beside(&request)?;
         return alarm::start(&request);
     }
     log_here(&request)?;
     if let Some((request, resumed)) = resume::take(&request, request.kept_by_manager())? {
         alarm::start(&request)?;
-        start_bringing(&request)?;
+        start_beside(&request)?;
         return keeper::keep(&request, false, Some(resumed));
     }
     let request = request.prepare()?;
     say_if_nothing_leaves(&request);
     alarm::start(&request)?;
-    start_bringing(&request)?;
+    start_beside(&request)?;
     if request.is_to_be_kept() { keeper::keep(&request, false, None) } else { server::serve(&request, &mut Terminal) }
 }
 
@@ -113,9 +113,17 @@ fn say_if_nothing_leaves(request: &MountRequest) {
     }
 }
 
-/// Has the files of the pool fetched that are away.
-pub fn start_bringing(request: &MountRequest) -> Result<(), Failure> {
-    bringing::start(request, carrier::command(), carrier::reason)
+/// Has the files of the pool fetched that are away, and the pool carried, if that was asked for.
+pub fn start_beside(request: &MountRequest) -> Result<(), Failure> {
+    bringing::start(request, carrier::command(), carrier::reason)?;
+    if request.options().carry().is_some() && carried(request.pool()).is_ok_and(|carried| carried.is_none()) {
+        let pool = request.pool().display();
+        output::complain(format!(
+            "{pool}: carry: it has no remote yet (`tensorfs remote set`); it is carried when it has"
+        ));
+    }
+    carrying::start(request, carrier::check);
+    Ok(())
 }
 
 fn log_here(request: &MountRequest) -> Result<(), Failure> {
@@ -145,6 +153,7 @@ fn options(arguments: &Mount) -> Result<MountOptions, String> {
         server.evict_at.map(Setting::EvictAt),
         server.read_only.then_some(Setting::ReadOnly),
         server.follow.map(Setting::Follow),
+        server.carry.map(|carry| Setting::Carry(carry.unwrap_or_default())),
         server.log.clone().map(Setting::Log),
     ];
     given.into_iter().flatten().for_each(|setting| options.set(setting));

@@ -3,7 +3,7 @@
 use log::LevelFilter;
 
 use crate::cli::Mount8;
-use crate::commands::mount::start_bringing;
+use crate::commands::mount::start_beside;
 use crate::mounting::options::{MountOptions, Setting};
 use crate::mounting::request::MountRequest;
 use crate::mounting::{alarm, background, remount};
@@ -32,7 +32,7 @@ pub fn run(arguments: Mount8) -> Result<(), Failure> {
     let request = request.prepare()?;
     if !fake {
         background::start(&request)?;
-        start_bringing(&request)?;
+        start_beside(&request)?;
         alarm::start(&request)?;
     }
     if arguments.verbose > 0 {

@@ -1,7 +1,7 @@
 //! `tensorfs umount`.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cli::Umount;
 use crate::commands::status::GOES_ON;
@@ -9,6 +9,9 @@ use crate::mounting::holder::ServerProcess;
 use crate::mounting::target::Target;
 use crate::mounting::{busy, foreign, unmount};
 use crate::show::failure::{At, Failure};
+
+/// So long is waited for a carrier that is asking the server something.
+const OF_CARRIER: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
@@ -22,7 +25,11 @@ pub fn run(arguments: &Umount) -> Result<ExitCode, Failure> {
     // A dead mount has none, whoever serves the pool by now, and a foreign one may name any pool.
     let is_dead = mount.is_dead();
     let server = if is_dead || mount.is_foreign() { None } else { ServerProcess::of(&pool) };
-    match unmount::patiently(mountpoint, arguments.lazy, arguments.timeout) {
+    let mut unmounted = unmount::patiently(mountpoint, arguments.lazy, arguments.timeout);
+    if unmounted.as_ref().is_err_and(unmount::is_busy) && !is_dead && busy::is_by_carrier(mountpoint) {
+        unmounted = unmount::patiently(mountpoint, arguments.lazy, Some(OF_CARRIER));
+    }
+    match unmounted {
         Err(error) if unmount::is_busy(&error) && is_dead => {
             log::warn!("{}: its server is gone; detaching it", mountpoint.display());
             unmount::unmount(mountpoint, true).at(mountpoint)?;

@@ -17,6 +17,9 @@ use crate::mounting::process;
 /// How many processes to name.
 const MOST: usize = 5;
 
+/// How a carrier is named: the kernel knows 15 characters of a name.
+const CARRIER: &str = " (tensorfs-carrie)";
+
 /// How long to look around in /proc. Another process may be stuck, and keep everybody who looks at it waiting.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -37,6 +40,12 @@ pub fn reason(mountpoint: &Path) -> String {
     let dots = if users.len() > MOST { ", ..." } else { "" };
     let named = &users[..users.len().min(MOST)];
     format!("busy: in use by {}{dots}", named.join(", "))
+}
+
+/// Whether the pool's carrier alone keeps it busy, as far as that is found soon: it asks the server now and then.
+pub fn is_by_carrier(mountpoint: &Path) -> bool {
+    let users = users_found_in_time(mountpoint);
+    !users.is_empty() && users.iter().all(|user| user.ends_with(CARRIER))
 }
 
 fn mounted_below(mountpoint: &Path) -> Option<PathBuf> {

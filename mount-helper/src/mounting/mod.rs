@@ -6,6 +6,8 @@ pub mod background;
 pub mod beforehand;
 pub mod bringing;
 pub mod busy;
+pub mod carried;
+pub mod carrying;
 mod connection;
 pub mod elsewhere;
 pub mod foreign;

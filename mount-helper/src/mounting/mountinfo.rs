@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -196,6 +196,11 @@ impl Table {
         self.0.iter().filter(move |mount| mount.mount_point.starts_with(path) && mount.mount_point != path)
     }
 
+    /// Whether a mount is there yet, wherever it is by now.
+    pub fn has(&self, mount: &Mount) -> bool {
+        self.0.iter().any(|one| (one.id, one.device) == (mount.id, mount.device))
+    }
+
     /// The mount by which something is open here, of which nothing is asked.
     pub fn of_open(&self, open: &impl AsRawFd) -> Option<&Mount> {
         let id = id_of(open).ok()?;
@@ -239,6 +244,22 @@ fn id_of(open: &impl AsRawFd) -> io::Result<u64> {
     let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", open.as_raw_fd()))?;
     let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     Ok(id.ok_or(io::ErrorKind::InvalidData)?)
+}
+
+/// Tells by poll(2) (`POLLPRI`) that mounts have changed since it was asked last.
+pub struct Changes(File);
+
+impl Changes {
+    /// Of what this process sees.
+    pub fn of_mounts() -> io::Result<Self> {
+        File::open(HERE).map(Self)
+    }
+}
+
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// The kernel gives the table out in pieces and may skip mounts if the table changes between two of them. It also tells

@@ -24,10 +24,29 @@ pub struct MountOptions {
     pub(super) server: ServerOptions,
     pub(super) log: Option<PathBuf>,
     on_damage: Option<PathBuf>,
+    carry: Option<Carry>,
 }
 
 /// How often it is looked for a newer tree, if nobody says otherwise.
 pub const FOLLOW: Duration = Duration::from_secs(10);
+
+/// The pool is carried to its remote while it is mounted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Carry {
+    /// Once a day what trees of so many days do not need is removed there; none: nothing is.
+    pub keep: Option<u32>,
+}
+
+impl Carry {
+    /// A value of `--carry`.
+    ///
+    /// # Errors
+    /// It is no number of days.
+    pub fn parse(days: &str) -> Result<Self, String> {
+        let wrong = || "must be a number of days from which trees are kept in the remote".to_owned();
+        Ok(Self { keep: Some(days.parse().map_err(|_| wrong())?) })
+    }
+}
 
 /// What the kernel decides by itself, on the way to the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -110,6 +129,8 @@ pub enum Setting {
     Log(PathBuf),
     /// The program that is told of damage.
     OnDamage(PathBuf),
+    /// Somebody carries the pool.
+    Carry(Carry),
 }
 
 impl Setting {
@@ -130,6 +151,7 @@ impl Setting {
             "watchdog" => Setting::Watchdog(parse_seconds(value)?),
             "log" => Setting::Log(value.into()),
             "on-damage" => Setting::OnDamage(parse_program(value)?),
+            "carry" => Setting::Carry(Carry::parse(value)?),
             _ => return Ok(None),
         }))
     }
@@ -177,7 +199,15 @@ impl MountOptions {
         if self.server.follow.is_some() && self.server.evict_at.is_some() {
             return Err("nothing leaves a mount that follows a remote: mount it without evict-at".into());
         }
+        if self.server.follow.is_some() && self.carry.is_some() {
+            return Err("a mount that follows a remote has nothing to carry: mount it without carry".into());
+        }
         Ok(())
+    }
+
+    /// How the pool is carried to its remote, if whoever mounts sees to that.
+    pub fn carry(&self) -> Option<Carry> {
+        self.carry
     }
 
     /// The program that is told of damage, if there is to be one.
@@ -204,6 +234,7 @@ impl MountOptions {
             Setting::Watchdog(patience) => self.server.watchdog = Some(patience),
             Setting::Log(path) => self.log = Some(path),
             Setting::OnDamage(program) => self.on_damage = Some(program),
+            Setting::Carry(carry) => self.carry = Some(carry),
         }
     }
 
@@ -259,6 +290,7 @@ impl MountOptions {
             }
             "remount" => self.remount = true,
             "follow" => self.server.follow = Some(FOLLOW),
+            "carry" => self.carry = Some(Carry::default()),
             "keeper" => self.server.keeper = true,
             "nokeeper" => self.server.keeper = false,
             "privileged" => self.server.privileged = true,
@@ -327,7 +359,10 @@ impl MountOptions {
         if let Some(watchdog) = self.server.watchdog {
             words.push(format!("watchdog={}", watchdog.as_secs_f64()));
         }
-        // The server does nothing with it: who asks for a remount finds it in its command line.
+        // The server does nothing with these: who asks for a remount finds them in its command line.
+        if let Some(Carry { keep }) = self.carry {
+            words.push(keep.map_or_else(|| "carry".to_owned(), |days| format!("carry={days}")));
+        }
         if let Some(program) = &self.on_damage {
             words.push(format!("on-damage=\"{}\"", program.display()));
         }
@@ -387,6 +422,7 @@ impl MountOptions {
             (new.privileged && !old.privileged, "privileged"),
             (changed(&new.watchdog, &old.watchdog, None), "watchdog"),
             (changed(&self.on_damage, &running.on_damage, None), "on-damage"),
+            (changed(&self.carry, &running.carry, None), "carry"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
@@ -426,8 +462,8 @@ impl MountOptions {
     /// business, and who it logs to as was told otherwise.
     pub(super) fn of_adopted(self, log: Option<PathBuf>) -> MountOptions {
         let server = ServerOptions { keeper: true, privileged: false, ..self.server };
-        let (flags, allow_other, layout, on_damage) = (self.flags, self.allow_other, self.layout, self.on_damage);
-        MountOptions { flags, allow_other, layout, server, log, on_damage, ..MountOptions::default() }
+        let MountOptions { flags, allow_other, layout, on_damage, carry, .. } = self;
+        MountOptions { flags, allow_other, layout, server, log, on_damage, carry, ..MountOptions::default() }
     }
 
     /// The options that are in the command line of a server, as far as they are the server's.
@@ -447,7 +483,10 @@ impl MountOptions {
                 _ if name.starts_with("-o") => Some(word[2..].to_owned()),
                 "--read-only" => Some("ro".to_owned()),
                 // It has a value only with a sign of equality.
-                "--follow" => Some(value.map_or_else(|| "follow".to_owned(), |value| format!("follow={value}"))),
+                "--follow" | "--carry" => {
+                    let name = &name[2..];
+                    Some(value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}")))
+                }
                 "--durability" | "--commit" | "--evict-at" | "--passthrough" | "--latency" | "--threads" | "--log"
                 | "--layout" => {
                     let value = value.or_else(|| words.next().cloned()).unwrap_or_default();
@@ -559,6 +598,7 @@ mod tests {
     fn what_follows_a_remote_is_not_written() {
         assert!(parse("follow").unwrap().check().is_err());
         assert!(parse("ro,follow,evict-at=90").unwrap().check().is_err());
+        assert!(parse("ro,follow,carry").unwrap().check().is_err());
         let options = parse("ro,follow").unwrap();
         assert_eq!((options.check(), options.follow()), (Ok(()), Some(FOLLOW)));
         assert_eq!(parse(&options.to_list()), Ok(options));
@@ -625,6 +665,8 @@ mod tests {
             "layout=\"open",
             "on-damage=tell",
             "on-damage=/bin/tell\n",
+            "carry=often",
+            "carry=-1",
         ] {
             assert!(parse(list).is_err(), "{list}");
         }
@@ -639,6 +681,13 @@ mod tests {
                     commit=0.25,replace=7.5,passthrough=on,latency=auto,threads=3,on-damage=\"/bin/a,ro\"";
         let mut options = parse(list).unwrap();
         assert_eq!(parse(&options.to_list()).as_ref(), Ok(&options));
+        for (word, keep) in [("carry", None), ("carry=7", Some(7))] {
+            options = parse(word).unwrap();
+            assert_eq!((options.carry(), options.to_list().as_str()), (Some(Carry { keep }), word));
+            let words =
+                ["tensorfs".to_owned(), "mount".to_owned(), format!("--{word}"), "p".to_owned(), "m".to_owned()];
+            assert_eq!(MountOptions::of_command_line(&words), options);
+        }
         options = MountOptions::default();
         assert_eq!(parse(&options.to_list()), Ok(options));
     }

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use tensorfs_layout::pool::{Carried, Carrying, carried};
+use tensorfs_layout::tree::View;
 
 use crate::carry::behind::Pace;
 use crate::crypt::{Id, Key};
 use crate::error::{Error, Result};
+use crate::locked_in::Needs;
 use crate::place::{Access, Place};
 use crate::repository::{Hash, unlocked};
 
@@ -32,6 +34,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// What a carrier needs that is locked in.
+    pub fn needs(&self, pool: &Path, view: &View) -> Needs {
+        Needs::of(pool, view, (&self.url, self.key_file.as_deref()))
+    }
+
     /// The remote, as it is used.
     pub fn open(&self) -> Result<Place> {
         let key = self.key_file.as_deref().map(Key::read).transpose()?;

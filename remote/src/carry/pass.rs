@@ -22,6 +22,7 @@ use crate::carry::tails::Tails;
 use crate::carry::way::Way;
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
+use crate::locked_in::{check, lock_in};
 use crate::place::Place;
 use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Repository, State};
 
@@ -105,18 +106,36 @@ impl Carrier {
     /// The carrier of a pool; an error says why there can be none. A batch is held back for at most `patience` while
     /// files come to rest.
     pub fn new(pool: &Path, patience: Duration) -> Result<Self> {
-        let busy = || Error::NotYet(format!("{}: another carrier is at work already", pool.display()));
-        Self::take(pool, patience)?.ok_or_else(busy)
+        Self::taken(pool, patience, None)?.ok_or_else(|| busy(pool))
+    }
+
+    /// As [`Carrier::new`], by a process that is locked in before it speaks with the store, and has no thread but the
+    /// caller and that of `way`, who makes way.
+    pub fn locked_in(pool: &Path, patience: Duration, way: &Way) -> Result<Self> {
+        let mut carrier = Self::taken(pool, patience, Some(way))?.ok_or_else(|| busy(pool))?;
+        carrier.way = Some(way.clone());
+        Ok(carrier)
     }
 
     /// As [`Carrier::new`]; `None` if there is one already.
     pub fn take(pool: &Path, patience: Duration) -> Result<Option<Self>> {
-        let uuid = Committed::read(pool)?.superblock().uuid_text();
+        Self::taken(pool, patience, None)
+    }
+
+    fn taken(pool: &Path, patience: Duration, locked_in_with: Option<&Way>) -> Result<Option<Self>> {
+        let committed = Committed::read(pool)?;
+        let uuid = committed.superblock().uuid_text();
         let Some(carrying) = Carrying::take(pool)? else { return Ok(None) };
         let note = Note::kept(&carrying, &uuid)?;
         let mut note = note.ok_or_else(|| {
             Error::Refused(format!("{}: it has no remote; `tensorfs remote set` gives it one", pool.display()))
         })?;
+        if let Some(way) = locked_in_with {
+            let needs = note.settings.needs(pool, committed.view());
+            let locked = lock_in(&needs).map(|()| way.lock_in(needs));
+            noted(&mut note, &carrying, locked)?;
+        }
+        drop(committed);
         let place = note.settings.open();
         let place = noted(&mut note, &carrying, place)?;
         Self::with(pool, carrying, note, place, patience).map(Some)
@@ -158,11 +177,6 @@ impl Carrier {
     /// Of files that stay open what is not sealed is carried, too, as this says; if nothing does, it is not.
     pub fn tell_of_tails(&mut self, tails: Tails) {
         self.reader.tell_of_tails(tails);
-    }
-
-    /// From now on who writes to the pool's files is made way for.
-    pub fn make_way(&mut self, way: Way) {
-        self.way = Some(way);
     }
 
     /// From now on somebody hears how many bytes of files were read, or nobody.
@@ -330,6 +344,7 @@ impl Carrier {
             let what = "another pool is there by now than the one that this is the carrier of";
             return Err(Error::Refused(format!("{}: {what}", self.pool.display())));
         }
+        check(&self.note.settings.needs(&self.pool, committed.view()))?;
         let transaction = committed.transaction().0;
         let is_ours = self.is_ours();
         if let Some(head) = self.newest.head.as_ref().filter(|head| is_ours && head.transaction > transaction) {
@@ -593,6 +608,10 @@ impl Coming<'_> {
         self.note.pace.behind = all;
         kept
     }
+}
+
+fn busy(pool: &Path) -> Error {
+    Error::NotYet(format!("{}: another carrier is at work already", pool.display()))
 }
 
 /// Keeps why something failed, if it did.

@@ -22,6 +22,7 @@ use tensorfs_layout::SegmentId;
 use tensorfs_layout::check::Committed;
 
 use crate::error::{Error, Result};
+use crate::locked_in::{Needs, lock_in_thread};
 
 /// So often it is looked.
 const TICK: Duration = Duration::from_millis(4);
@@ -68,13 +69,20 @@ impl Place for Arc<Committed> {
 #[derive(Clone)]
 pub struct Way {
     shared: Arc<Shared>,
-    asks: Sender<Watched>,
+    asks: Sender<Asked>,
 }
 
 #[derive(Default)]
 struct Shared {
     is_held: Mutex<bool>,
     is_free: Condvar,
+}
+
+/// What its thread is asked for.
+enum Asked {
+    /// To lock itself in, and to say when that is done.
+    LockIn(Needs, Sender<()>),
+    Watch(Watched),
 }
 
 /// What is watched, and for how long.
@@ -120,8 +128,17 @@ impl Way {
         let has_ended = Arc::new(AtomicBool::new(false));
         let (place, halt) = (Box::new(place), Box::new(halt));
         // Where nobody watches any more, no way is made.
-        let _ = self.asks.send(Watched { place, halt, has_ended: has_ended.clone() });
+        let _ = self.asks.send(Asked::Watch(Watched { place, halt, has_ended: has_ended.clone() }));
         Making(has_ended)
+    }
+
+    /// Locks its thread in, which was there before its caller was.
+    pub fn lock_in(&self, needs: Needs) {
+        let (tells, told) = channel();
+        // There is nobody to lock in any more where it cannot be asked, or ends before it says so.
+        if self.asks.send(Asked::LockIn(needs, tells)).is_ok() {
+            let _ = told.recv();
+        }
     }
 
     /// Returns once there is nobody to make way for.
@@ -142,10 +159,21 @@ impl Shared {
     }
 }
 
-fn watch_all(shared: &Arc<Shared>, asked: &Receiver<Watched>) {
+fn watch_all(shared: &Arc<Shared>, asked: &Receiver<Asked>) {
     // It asks for nothing itself.
     let way = Way { shared: shared.clone(), asks: channel().0 };
-    for watched in asked {
+    let mut is_locked_in = false;
+    for asked in asked {
+        let watched = match asked {
+            Asked::Watch(watched) => watched,
+            Asked::LockIn(needs, tells) => {
+                if !std::mem::replace(&mut is_locked_in, true) {
+                    lock_in_thread(&needs);
+                }
+                let _ = tells.send(());
+                continue;
+            }
+        };
         if let Some(mut watch) = Watch::of(&*watched.place) {
             watched.make_way(&way, &mut watch);
         }

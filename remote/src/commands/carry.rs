@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::fetching::Fetching;
 use crate::gc::Keep;
 use crate::heal::Healer;
+use crate::outside::Outside;
 use crate::relief::Relief;
 
 /// Between two looks while files are about to come to rest.
@@ -39,23 +40,25 @@ struct Told {
 
 pub fn run(arguments: &cli::Carry) -> Result<()> {
     // Who waits for a file does not make way.
-    let fetching = Fetching::new()?;
+    let fetching = arguments.watch.then(|| Fetching::new(&arguments.pool)).transpose()?;
     // Nor does who sees when way is to be made.
     let way = Way::new()?;
     lowest_priority();
+    let mends = arguments.watch && !arguments.no_mend;
+    let outside = mends.then(|| Outside::start(&arguments.pool)).transpose()?;
     let mut pause = SOON;
     let (mut carrier, mut healer, mut relief) = (None, None, None);
     let mut damaged = 0;
     let mut wait = AT_ONCE;
     loop {
         let passed = pass(arguments, &mut carrier, &way);
-        if let Some(carrier) = carrier.as_mut().filter(|_| arguments.watch && !arguments.no_mend) {
+        if let (Some(carrier), Some(outside)) = (&mut carrier, &outside) {
             // What is carried does not need it.
-            let healed = heal(arguments, carrier, &mut healer);
+            let healed = heal(arguments, carrier, (&mut healer, outside));
             healed.unwrap_or_else(|error| log::error!("what came of mending is not noted: {error}"));
         }
-        if let Some(carrier) = carrier.as_ref().filter(|_| arguments.watch) {
-            let relieved = relieve(arguments, carrier, (&mut relief, &fetching));
+        if let (Some(carrier), Some(fetching)) = (&carrier, &fetching) {
+            let relieved = relieve(arguments, carrier, (&mut relief, fetching));
             relieved.unwrap_or_else(|error| log::error!("no file leaves by itself: {error}"));
         }
         let next = match passed {
@@ -89,12 +92,16 @@ pub fn run(arguments: &cli::Carry) -> Result<()> {
 }
 
 /// From the first pass on, files of the mount are mended beside; what came of that is noted between two passes.
-fn heal(arguments: &cli::Carry, carrier: &mut Carrier, healer: &mut Option<Healer>) -> Result<()> {
+fn heal(
+    arguments: &cli::Carry,
+    carrier: &mut Carrier,
+    (healer, outside): (&mut Option<Healer>, &Outside),
+) -> Result<()> {
     let healer = match healer {
         Some(healer) => healer,
         None => {
             let every = Duration::from_secs(arguments.interval.max(1));
-            healer.insert(Healer::start(&arguments.pool, every, carrier.note())?)
+            healer.insert(Healer::start(&arguments.pool, every, carrier.note(), outside.clone())?)
         }
     };
     carrier.note_healing(healer.healing())
@@ -117,7 +124,7 @@ fn relieve(
 /// recovers the pool; a carrier that is at work ends for fewer reasons.
 fn is_final(error: &Error, is_at_work: bool) -> bool {
     match is_at_work {
-        true => matches!(error, Error::Fenced { .. } | Error::RolledBack { .. }),
+        true => matches!(error, Error::Fenced { .. } | Error::RolledBack { .. } | Error::LockedIn(_)),
         false => !error.may_pass(),
     }
 }
@@ -127,8 +134,8 @@ fn pass(arguments: &cli::Carry, carrier: &mut Option<Carrier>, way: &Way) -> Res
     let carrier = match carrier {
         Some(carrier) => carrier,
         None => {
-            let new = carrier.insert(Carrier::new(&arguments.pool, Duration::from_secs(arguments.patience))?);
-            new.make_way(way.clone());
+            let patience = Duration::from_secs(arguments.patience);
+            let new = carrier.insert(Carrier::locked_in(&arguments.pool, patience, way)?);
             match Duration::from_secs(arguments.open_every) {
                 Duration::ZERO => {}
                 every if arguments.watch => new.tell_of_tails(Tails::every(every)),

@@ -84,6 +84,9 @@ pub enum Command {
     /// Let files of a mount leave it whose numbers come on standard input, a line each: `tier move` starts it
     #[command(hide = true)]
     Evict(Evict),
+    /// Do for a carrier of the pool what that may not do, as it is locked in; it starts this
+    #[command(hide = true)]
+    Outside(Outside),
     /// Write the manual pages of `tensorfs remote` and of this program into a directory; for packages
     #[command(hide = true)]
     Manual(Manual),
@@ -104,6 +107,13 @@ impl Command {
             _ => None,
         }
     }
+}
+
+/// `outside`
+#[derive(Debug, Args)]
+pub struct Outside {
+    /// The pool's directory
+    pub pool: PathBuf,
 }
 
 /// `manual`

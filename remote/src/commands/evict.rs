@@ -27,7 +27,8 @@ pub fn run(arguments: &cli::Evict) -> Result<()> {
     let host = |source| Error::Host { path: shown.to_string(), what: "find", source };
     let path = fs::canonicalize(&arguments.path).map_err(host)?;
     let mount = mount::on_mount(&path).ok_or_else(|| Error::Refused(format!("{shown}: not on a tensorfs mount")))?;
-    let mut evictor = Evictor::of(&mount.pool, &mount.at, arguments.check_data, Fetching::new()?)?;
+    let fetching = Fetching::new(&mount.pool)?;
+    let mut evictor = Evictor::of(&mount.pool, &mount.at, arguments.check_data, fetching)?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|source| Error::Host { path: "standard input".into(), what: "read", source })?;
         let Ok(ino) = line.trim().parse() else {

@@ -9,6 +9,7 @@ mod evict;
 mod get;
 mod list;
 mod mount;
+mod outside;
 mod place;
 mod restore;
 mod set;
@@ -53,6 +54,7 @@ pub fn run(mut asked: Cli) -> Result<bool> {
         Command::Restore(arguments) => restore::run(&arguments),
         Command::Bring(arguments) => bring::run(&arguments).map(|()| true),
         Command::Evict(arguments) => evict::run(&arguments).map(|()| true),
+        Command::Outside(arguments) => outside::run(&arguments).map(|()| true),
         Command::Manual(arguments) => beside::manual(&arguments).map(|()| true),
         Command::Completions(arguments) => beside::completions(&arguments).map(|()| true),
     };

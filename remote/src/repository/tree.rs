@@ -18,7 +18,8 @@ pub struct Stored {
 /// A tree.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    entries: HashMap<u64, Entry>,
+    /// A table that grows has room for many more than are in it, so that it is of pointers.
+    entries: HashMap<u64, Box<Entry>>,
     names: HashMap<u64, BTreeMap<String, u64>>,
 }
 
@@ -27,7 +28,14 @@ impl Tree {
     pub fn apply(&mut self, line: Line) -> Result<(), String> {
         match line {
             Line::Object(entry) if entry.ino == 0 => return Err("an object has the number 0".into()),
-            Line::Object(entry) => drop(self.entries.insert(entry.ino, *entry)),
+            Line::Object(mut entry) => {
+                // As it was read, a list has room for four; there may be millions of files, each with one part.
+                if let Some(file) = &mut entry.file {
+                    file.parts.shrink_to_fit();
+                    file.seals.shrink_to_fit();
+                }
+                self.entries.insert(entry.ino, entry);
+            }
             Line::Gone(ino) => {
                 self.entries.remove(&ino);
                 self.names.remove(&ino);
@@ -52,12 +60,12 @@ impl Tree {
 
     /// An object by its number.
     pub fn entry(&self, ino: u64) -> Option<&Entry> {
-        self.entries.get(&ino)
+        self.entries.get(&ino).map(AsRef::as_ref)
     }
 
     /// All objects, in no order, and none of their names.
     pub fn into_entries(self) -> impl Iterator<Item = Entry> {
-        self.entries.into_values()
+        self.entries.into_values().map(|entry| *entry)
     }
 
     /// How many names each object has.
@@ -69,7 +77,7 @@ impl Tree {
 
     /// All objects, in no order.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+        self.entries.values().map(AsRef::as_ref)
     }
 
     /// The names in a directory, and whose they are.
@@ -89,7 +97,7 @@ impl Tree {
         let mut left = vec![(String::new(), top)];
         let mut entered = std::collections::HashSet::new();
         while let Some((path, ino)) = left.pop() {
-            let Some(entry) = self.entries.get(&ino) else { continue };
+            let Some(entry) = self.entry(ino) else { continue };
             if entry.is_dir() && entered.insert(ino) {
                 left.extend(self.names(ino).map(|(name, ino)| (format!("{path}/{name}"), ino)));
             }
@@ -101,7 +109,7 @@ impl Tree {
 
     /// All parts of all files.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        self.entries.values().filter_map(|entry| entry.file.as_ref()).flat_map(|file| &file.parts)
+        self.entries().filter_map(|entry| entry.file.as_ref()).flat_map(|file| &file.parts)
     }
 
     /// Where bytes are, by their BLAKE3.
@@ -115,7 +123,7 @@ impl Tree {
 
     /// The lines that make the tree from nothing.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
-        let objects = self.entries.values().map(|entry| Line::Object(Box::new(entry.clone())));
+        let objects = self.entries.values().map(|entry| Line::Object(entry.clone()));
         let names = self
             .names
             .iter()
