@@ -63,17 +63,18 @@ impl Drop for Watch {
     }
 }
 
-/// Whatever it waits for gives it an error: its mounts, and the programs that it has started.
+/// Whatever it waits for gives it an error: the programs that it has started, and its mounts. The programs first: they
+/// would go on in the directories below the mounts, and say of these what is true of no mount.
 fn end(thread: i32) {
-    for path in mounts().get(&thread).into_iter().flatten() {
-        let path = c_path(path);
-        // SAFETY: plain system call with a NUL-terminated path.
-        unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
-    }
     let children = fs::read_to_string(format!("/proc/self/task/{thread}/children")).unwrap_or_default();
     for pid in children.split_whitespace().filter_map(|pid| pid.parse().ok()) {
         // SAFETY: plain system call. The pid is that of a child which that thread has not waited for.
         unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+    for path in mounts().get(&thread).into_iter().flatten() {
+        let path = c_path(path);
+        // SAFETY: plain system call with a NUL-terminated path.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
     }
 }
 

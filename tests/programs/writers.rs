@@ -36,6 +36,8 @@ const TRAINERS: [&str; 10] = [
 ];
 /// What is sealed as it grows (C9), and whose writer goes on when it is told to.
 const GROWING: [&str; 2] = ["tensorboardX", "smdebug"];
+/// So often it is looked at whether it is, which takes a process each time.
+const LOOKS: usize = 1000;
 
 /// What a cell says: `sealed, 3 records, 2 tensors`.
 #[derive(Debug, PartialEq)]
@@ -217,14 +219,14 @@ fn is_sealed_as_it_grows(mount: &Mount, running: &mut Writer) {
     let path = running.path.clone();
     let mut before = 0;
     for turn in 0..2 {
-        let mut records = Vec::new();
-        wait_until(&format!("{}, turn {turn}: all of it is sealed", path.display()), || {
+        let sealed = (0..LOOKS).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
             // What is sealed is what is durable.
             File::open(&path).unwrap().sync_all().unwrap();
-            let len = fs::metadata(&path).unwrap().len();
-            records = records_of(mount, &path);
-            len > before && sealed_to(&records) == len
+            let (len, records) = (fs::metadata(&path).unwrap().len(), records_of(mount, &path));
+            (len > before && sealed_to(&records) == len).then_some(records)
         });
+        let records = sealed.unwrap_or_else(|| panic!("{}, turn {turn}: not all of it is sealed", path.display()));
         let bytes = fs::read(&path).unwrap();
         for record in &records {
             let [offset, len] = ["offset", "len"].map(|name| record[name].as_u64().unwrap() as usize);

@@ -45,6 +45,9 @@ const STATE_OF_MAIN: &[u8] = b"random_states_0.pkl";
 
 /// What Orbax has in each checkpoint. It gives a directory its name when all is in it, and until then has this in that.
 const ORBAX: &[u8] = b"_CHECKPOINT_METADATA";
+/// What its trees have, and what it writes into directories on hosts that rename none: that alone is nothing.
+const ORBAX_TREE: &[u8] = b"_METADATA";
+const ORBAX_DONE: &[u8] = b"commit_success.txt";
 /// What each process of it writes, and what is made of that behind all of them.
 const ORBAX_PART: &[u8] = b"ocdbt.process_";
 /// What an OCDBT database has, which leads to all of it.
@@ -182,6 +185,9 @@ impl Content {
                 return Ok(false);
             }
         }
+        if !self.has_all_that_orbax_names(inside)? {
+            return Ok(false);
+        }
         let has_orbax_parts = inside.directories.iter().any(|(name, _)| name.starts_with(ORBAX_PART));
         match inside.file(DATABASE) {
             None if has_orbax_parts => return Ok(false),
@@ -206,6 +212,34 @@ impl Content {
             _ => {}
         }
         self.has_all_that_indexes_name(inside)
+    }
+
+    /// Whether there is beside what Orbax says of a checkpoint and of its trees what that says.
+    fn has_all_that_orbax_names(&self, inside: &Inside) -> Result<bool> {
+        if inside.file(ORBAX).is_some() && !has_more_of_orbax(&inside.files, &inside.directories) {
+            return Ok(false);
+        }
+        for file in [ORBAX, ORBAX_TREE].into_iter().filter_map(|name| inside.file(name)) {
+            let named = self.named_in(file, |source| source.shards())?;
+            for (kind, name) in named.into_iter().flatten() {
+                let item = || inside.directories.iter().find(|(called, _)| called == name.as_bytes());
+                let has_it = match (&*kind, &*name) {
+                    ("database", _) => inside.file(DATABASE).is_some(),
+                    ("tree", "") => self.has_bytes(inside.file(ORBAX_TREE)),
+                    ("tree", _) => item().is_some_and(|(_, dir)| self.has_bytes(self.file_below(*dir, "_METADATA"))),
+                    ("item", _) => item().is_some_and(|(_, dir)| self.has_something_of_orbax(*dir)),
+                    _ => true,
+                };
+                if !has_it {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn has_something_of_orbax(&self, dir: Ino) -> bool {
+        self.files.store().view().entries_after(dir, 0).any(|(_, name, _)| name != ORBAX_DONE)
     }
 
     fn has_bytes(&self, file: Option<Ino>) -> bool {
@@ -278,7 +312,10 @@ impl Content {
     /// The names of parts that an index has, if it is one that is whole.
     fn parts_of(&self, ino: Ino) -> Result<Option<Vec<String>>> {
         let named = self.named_in(ino, |source| source.shards())?;
-        Ok(named.map(|named| named.into_iter().map(|(_, name)| name).collect()))
+        // Behind the parts is what Orbax says.
+        let parts =
+            |named: Vec<(String, String)>| named.into_iter().filter(|(tensors, _)| tensors.parse::<u64>().is_ok());
+        Ok(named.map(|named| parts(named).map(|(_, name)| name).collect()))
     }
 
     /// The files that the plan of a distributed checkpoint names, and how long each is, if it is one that is
@@ -327,6 +364,11 @@ impl Content {
         }
         inside
     }
+}
+
+/// Whether there is anything of a checkpoint of Orbax's but what says that it is one.
+fn has_more_of_orbax(files: &HashMap<Vec<u8>, Ino>, directories: &[(Vec<u8>, Ino)]) -> bool {
+    !directories.is_empty() || files.keys().any(|name| ![ORBAX, ORBAX_DONE].contains(&&**name))
 }
 
 /// Whether a file of that name in it makes a directory a checkpoint.

@@ -1,9 +1,9 @@
 //! Open handles, by the number the kernel gives back with every request.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::error::{Fault, Result};
 
@@ -11,14 +11,14 @@ use super::mode::Manner;
 
 /// Handles that were taken over from a server that died, by the requests that they were made for, with how the kernel
 /// is to treat them. Such a request may come again: whether it had been answered, nobody knows.
-pub(super) type Inherited = Mutex<HashMap<u64, (u64, Manner)>>;
+pub(super) type Inherited = Mutex<FxHashMap<u64, (u64, Manner)>>;
 
 const SHARDS: usize = 16;
 
 /// All open handles of one kind.
 pub(crate) struct Handles<T> {
     next: AtomicU64,
-    shards: [Mutex<HashMap<u64, T>>; SHARDS],
+    shards: [Mutex<FxHashMap<u64, T>>; SHARDS],
 }
 
 impl<T> Default for Handles<T> {
@@ -60,7 +60,7 @@ impl<T: Clone> Handles<T> {
         self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()).into_values()).collect()
     }
 
-    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, T>> {
+    fn shard(&self, number: u64) -> &Mutex<FxHashMap<u64, T>> {
         &self.shards[number as usize % SHARDS]
     }
 }

@@ -4,10 +4,11 @@
 //! passed, so that a file that is opened again and again is left alone; one that was written again although it was
 //! sealed is left alone twice as long each time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
 use tensorfs_layout::{Ino, TxId};
 
 /// So long after its last writer a file is left alone.
@@ -29,13 +30,13 @@ pub(crate) struct ToSeal {
 #[derive(Default)]
 struct Waiting {
     /// Since when each file is to be left alone, and which commit must come first.
-    files: HashMap<Ino, Turn>,
+    files: FxHashMap<Ino, Turn>,
     /// The files in the order of their turns: those that somebody waits for, then by time.
     turns: BTreeMap<(bool, Instant, u64), Ino>,
     /// Turns so far, to tell those of the same time apart.
     count: u64,
     /// How often a file was opened for writing after it had been sealed.
-    thawed: HashMap<Ino, u32>,
+    thawed: FxHashMap<Ino, u32>,
     /// The file being sealed.
     running: Option<Ino>,
     stop: bool,

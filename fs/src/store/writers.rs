@@ -4,11 +4,11 @@
 //! written asks the host what the file takes now; until that is answered it counts with all that it may have got since.
 //! So counting asks the host for nothing: the answer for one file can be late, and who writes others waits for none.
 
-use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tensorfs_layout::{Ino, SegmentId};
 
 use super::host::HostStat;
@@ -102,11 +102,11 @@ pub(crate) struct Writers(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    files: HashMap<Ino, Entry>,
+    files: FxHashMap<Ino, Entry>,
     /// Those that have changed since they were counted. They are not in the sum.
-    changed: HashSet<Ino>,
+    changed: FxHashSet<Ino>,
     /// Those that have changed since the host was asked for them, or may have without our hearing of it.
-    unknown: HashSet<Ino>,
+    unknown: FxHashSet<Ino>,
     sum: Beyond,
     /// How often any file has changed: one that went and came back is not taken for what it was.
     changes: u64,

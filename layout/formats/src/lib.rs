@@ -33,6 +33,7 @@ mod limits;
 mod npy;
 mod npz;
 pub mod ocdbt;
+mod orbax;
 mod pages;
 mod pickle;
 mod plan;

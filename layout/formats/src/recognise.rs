@@ -78,7 +78,9 @@ pub fn resume_behind(source: &dyn Source, from: u64, front: Front, sink: &mut Si
 }
 
 /// Reads JSON that stands beside a checkpoint: whether it is whole, and which files it names as parts of it, each with
-/// how many tensors (values and keys in [`Recognised::metadata`]).
+/// how many tensors (values and keys in [`Recognised::metadata`]). Behind them is what has to be there by what Orbax
+/// says: `item` with a name is a directory with something in it, `tree` is one with `_METADATA` (without a name the
+/// file's own directory), and `database` says that arrays are in one.
 pub fn shards(source: &dyn Source) -> Recognised {
     let mut found = run(source, &mut |_| ControlFlow::Break(()), |source, out| parts::read(source, out));
     found.stopped = false;

@@ -1,5 +1,6 @@
 //! JSON beside a checkpoint: the index of one that was saved in parts, `model.safetensors.index.json`, of which only
-//! the names of the parts are of interest, and what a trainer writes last, of which only that it is whole.
+//! the names of the parts are of interest, what a trainer writes last, of which only that it is whole, and what Orbax
+//! says of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,6 +12,7 @@ use serde_json::de::IoRead;
 use crate::fault::{Fault, Result, malformed, short, too_much};
 use crate::found::Out;
 use crate::limits::excerpt;
+use crate::orbax::Said;
 use crate::safetensors::Strings;
 use crate::source::{Part, Source};
 
@@ -34,16 +36,17 @@ pub(crate) fn read_with(source: &dyn Source, out: &mut Out<'_, '_>, each: &mut E
     if size > JSON_MAX {
         return too_much(format!("JSON of {size} bytes"));
     }
-    let (mut shards, mut refused) = (BTreeMap::new(), None);
+    let (mut shards, mut needs, mut refused) = (BTreeMap::new(), Vec::new(), None);
     let mut json = json(source, size);
-    let index = Index(&mut shards, each, &mut refused);
+    let index = Index(&mut shards, &mut needs, each, &mut refused);
     let read = index.deserialize(&mut json).and_then(|()| json.end());
     if let Some(fault) = refused {
         return Err(fault);
     }
     judge(read, out)?;
     out.found.end = size;
-    out.found.metadata = shards.into_iter().map(|(name, tensors)| (tensors.to_string(), name)).collect();
+    let shards = shards.into_iter().map(|(name, tensors)| (tensors.to_string(), name));
+    out.found.metadata = shards.chain(needs).collect();
     Ok(())
 }
 
@@ -138,7 +141,12 @@ impl<R: Read> Read for Words<R> {
 }
 
 /// The whole of it.
-struct Index<'a, 'b>(&'a mut BTreeMap<String, u64>, &'a mut Each<'b>, &'a mut Option<Fault>);
+struct Index<'a, 'b>(
+    &'a mut BTreeMap<String, u64>,
+    &'a mut Vec<(String, String)>,
+    &'a mut Each<'b>,
+    &'a mut Option<Fault>,
+);
 
 impl<'de> DeserializeSeed<'de> for Index<'_, '_> {
     type Value = ();
@@ -157,7 +165,8 @@ impl<'de> Visitor<'de> for Index<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "weight_map" => map.next_value_seed(Shards(&mut *self.0, &mut *self.1, &mut *self.2))?,
+                "weight_map" => map.next_value_seed(Shards(&mut *self.0, &mut *self.2, &mut *self.3))?,
+                key if Said::is_in(key) => *self.1 = map.next_value::<Said>()?.needs(key).collect(),
                 _ => map.next_value::<IgnoredAny>().map(drop)?,
             }
         }

@@ -71,6 +71,8 @@ pub(crate) struct Log {
     in_use: BTreeSet<u64>,
     head: Option<usize>,
     next_incarnation: u64,
+    /// What seeds the checksums of an incarnation: each frame of the block that takes them asks for it.
+    seed: (u64, u32),
     newest: u64,
     horizon: u64,
 }
@@ -112,7 +114,9 @@ impl Log {
         let secret = superblock.clone();
         let free = (0..blocks.len()).filter(|index| blocks[*index] == Block::Free).collect();
         let in_use = blocks.iter().filter_map(Block::incarnation).collect();
-        Self { medium, secret, blocks, free, in_use, head, next_incarnation, newest, horizon }
+        let incarnation = head.and_then(|index| blocks[index].incarnation()).unwrap_or(0);
+        let seed = (incarnation, secret.seed(incarnation));
+        Self { medium, secret, blocks, free, in_use, head, next_incarnation, seed, newest, horizon }
     }
 
     /// What each block holds.
@@ -265,6 +269,7 @@ impl Log {
         self.next_incarnation = incarnation + 1;
         self.free.remove(&index);
         self.in_use.insert(incarnation);
+        self.seed = (incarnation, self.secret.seed(incarnation));
         let (first, last) = (self.newest + 1, self.newest);
         self.blocks[index] = Block::InUse { incarnation, first, last, used: block::HEADER };
         self.head = Some(index);
@@ -309,7 +314,8 @@ impl Log {
             ..frame::Header::default()
         };
         draft.set_number(id);
-        frame::finish(&mut draft.bytes, &header, self.secret.seed(incarnation));
+        let seed = if self.seed.0 == incarnation { self.seed.1 } else { self.secret.seed(incarnation) };
+        frame::finish(&mut draft.bytes, &header, seed);
         self.medium.store(offset + used as u64, &draft.bytes)?;
         Ok(Stored { index, id, len: draft.bytes.len() })
     }

@@ -5,13 +5,15 @@
 //! counts as much as the sync does, and nothing that syncs more than one segment, and cannot say which of them failed,
 //! comes before each was asked itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use rustc_hash::FxHashMap;
 
 use crate::ids::{Ino, SegmentId};
 use crate::log::tier::PM;
@@ -233,7 +235,7 @@ impl Segments {
             }
             Ok(())
         });
-        let held: HashMap<_, _> = due.values.iter().map(|(id, ino, seq)| (*id, (*ino, *seq))).collect();
+        let held: FxHashMap<_, _> = due.values.iter().map(|(id, ino, seq)| (*id, (*ino, *seq))).collect();
         for (id, fd) in due.segments.iter().filter(|_| !held.is_empty()) {
             let value = held.get(id).and_then(|(ino, seq)| value(*ino, *seq));
             self.check_value(*id, fd.as_fd(), value.as_deref());

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::ids::{Ino, SegmentId};
 use crate::segment::home::shard;
 use crate::segment::segments::Segments;
-use crate::segment::unsynced::{Grown, Tracked};
+use crate::segment::unsynced::{Grown, Tracked, Tracking};
 
 /// What a segment that a commit has to sync is known for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,8 +206,8 @@ impl Segments {
         let mut tracked = self.unsynced.tracked.lock();
         let touches = self.touches();
         let (mut segments, mut values) = (Vec::new(), Vec::new());
-        let ids: Vec<SegmentId> = tracked.due().map(|(id, _)| id).collect();
-        for id in ids {
+        let first = |tracked: &Tracking| tracked.due().next().map(|(id, _)| id);
+        while let Some(id) = first(&tracked) {
             tracked.change(id, |entry| {
                 entry.due = false;
                 entry.dirty = entry.writers > 0;
@@ -216,11 +216,15 @@ impl Segments {
             });
         }
         let named = tracked.take_named();
-        let take = |(tier, grown): (&u8, &mut Grown)| {
-            let ours = named.iter().copied().filter(|id| id.tier() == *tier);
-            (*tier, grown.take(ours))
-        };
-        Due { grown: grown.iter_mut().map(take).collect(), segments, values, touches }
+        // As a rule there is nothing.
+        let mut names = BTreeMap::new();
+        for (tier, grown) in grown.iter_mut() {
+            let new = grown.take(named.iter().copied().filter(|id| id.tier() == *tier));
+            if new.top || !new.shards.is_empty() {
+                names.insert(*tier, new);
+            }
+        }
+        Due { grown: names, segments, values, touches }
     }
 
     /// The values of the log that are not needed any more, once what was due is synced.

@@ -1,6 +1,6 @@
 //! Which segments may have bytes, or a name, that are not durable.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ids::{Ino, SegmentId};
 use crate::segment::home::shard;
@@ -20,7 +21,7 @@ pub(super) struct Unsynced {
     pub grown: Mutex<BTreeMap<u8, Grown>>,
     pub failed: Mutex<Failures>,
     /// Held while a segment is synced: one at a time, and until a failure is kept in mind.
-    pub turns: Mutex<HashMap<SegmentId, Arc<Mutex<()>>>>,
+    pub turns: Mutex<FxHashMap<SegmentId, Arc<Mutex<()>>>>,
     /// How often a segment became due without a record that says so.
     pub touches: AtomicU64,
     /// When failures were told of last, and how many at that time.
@@ -135,7 +136,7 @@ impl Tracked {
 /// that it takes no longer because many files are open.
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
-    all: HashMap<SegmentId, Tracked>,
+    all: FxHashMap<SegmentId, Tracked>,
     due: BTreeSet<SegmentId>,
     covered: BTreeSet<SegmentId>,
     /// Changed since a commit looked last, and in need of a durable name.
@@ -219,15 +220,15 @@ impl Tracking {
 pub(super) struct Grown {
     /// The directory of the directories.
     pub top: bool,
-    pub shards: HashSet<u8>,
+    pub shards: FxHashSet<u8>,
     /// So many are making directories: who finds one that is there may find it before its name is durable.
     pub making: u32,
-    segments: HashMap<u8, HashSet<SegmentId>>,
+    segments: FxHashMap<u8, FxHashSet<SegmentId>>,
 }
 
 impl Grown {
     /// These directories, and perhaps the directory of the directories.
-    pub fn of(top: bool, shards: HashSet<u8>) -> Self {
+    pub fn of(top: bool, shards: FxHashSet<u8>) -> Self {
         Self { top, shards, ..Self::default() }
     }
 
@@ -267,11 +268,11 @@ impl Grown {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     /// And the file that they are for, as far as it is known.
-    all: HashMap<SegmentId, Option<Ino>>,
+    all: FxHashMap<SegmentId, Option<Ino>>,
     /// Those of them whose file is not marked as damaged yet.
     unmarked: BTreeSet<SegmentId>,
     /// Those of them whose file was looked for everywhere.
-    searched: HashSet<SegmentId>,
+    searched: FxHashSet<SegmentId>,
 }
 
 impl Failures {

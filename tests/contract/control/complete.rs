@@ -23,6 +23,7 @@ on_mounts!(
     what_is_more_than_is_looked_at_is_not_called_incomplete,
     what_its_library_loads_is_not_incomplete,
     a_checkpoint_of_orbax_is_complete_when_it_has_its_name,
+    a_checkpoint_of_orbax_has_all_that_it_names,
     a_directory_of_lightnings_is_complete_with_what_it_writes_last,
     a_checkpoint_of_several_processes_is_complete_when_the_main_one_says_so,
     the_latest_is_the_newest_that_is_complete,
@@ -625,6 +626,63 @@ fn a_checkpoint_of_orbax_is_complete_when_it_has_its_name(setup: Setup) {
     assert_eq!(latest(&mount, &run), before);
     put(run.join("1/_CHECKPOINT_METADATA"), "{\"item");
     assert_eq!(latest(&mount, &run).0, Some(1));
+}
+
+/// One of which a rotation had left its metadata alone was called complete.
+///
+/// Proves T13.
+fn a_checkpoint_of_orbax_has_all_that_it_names(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let tree = |dir: &Path| {
+        copy_all(&samples().with_file_name("databases/database-merged"), dir);
+        put(dir.join("_METADATA"), "{\"tree_metadata\": {}, \"use_ocdbt\": true}");
+    };
+    let is = |dir: &Path, said: &str| assert_eq!(attribute(dir, "complete").unwrap(), said);
+    // Of several items.
+    let dir = mount.at("several");
+    fs::create_dir(&dir).unwrap();
+    let items = "{\"item_handlers\": {\"state\": \"a.StandardCheckpointHandler\", \"more\": \"a.JsonHandler\"}}";
+    put(dir.join("_CHECKPOINT_METADATA"), items);
+    is(&dir, "incomplete");
+    tree(&dir.join("state"));
+    is(&dir, "incomplete");
+    fs::create_dir(dir.join("more")).unwrap();
+    put(dir.join("more/commit_success.txt"), "done");
+    is(&dir, "incomplete");
+    put(dir.join("more/metadata"), "{}");
+    is(&dir, "complete");
+    fs::rename(dir.join("state/_METADATA"), mount.at("kept")).unwrap();
+    is(&dir, "incomplete");
+    fs::rename(mount.at("kept"), dir.join("state/_METADATA")).unwrap();
+    is(&dir, "complete");
+    fs::rename(dir.join("state/manifest.ocdbt"), mount.at("kept")).unwrap();
+    for process in ["ocdbt.process_0", "ocdbt.process_1"] {
+        fs::remove_dir_all(dir.join("state").join(process)).unwrap();
+    }
+    is(&dir, "incomplete");
+    // Without a database there is none to be missed.
+    put(dir.join("state/_METADATA"), "{\"tree_metadata\": {}, \"use_ocdbt\": false}");
+    is(&dir, "complete");
+    fs::remove_dir_all(dir.join("more")).unwrap();
+    is(&dir, "incomplete");
+    // Of one that is the directory itself.
+    let dir = mount.at("one");
+    tree(&dir);
+    put(dir.join("_CHECKPOINT_METADATA"), "{\"item_handlers\": \"a.PyTreeCheckpointHandler\"}");
+    is(&dir, "complete");
+    fs::remove_file(dir.join("_METADATA")).unwrap();
+    is(&dir, "incomplete");
+    // Of which nothing is said, or by what is no item's name.
+    let dir = mount.at("unsaid");
+    fs::create_dir(&dir).unwrap();
+    put(dir.join("_CHECKPOINT_METADATA"), "{\"item_handlers\": {\"../x\": null}}");
+    put(dir.join("commit_success.txt"), "done");
+    is(&dir, "incomplete");
+    put(dir.join("anything"), "else");
+    is(&dir, "complete");
 }
 
 /// Accelerate on two ranks: the second one has written its random states before the first one has written the model.

@@ -21,6 +21,7 @@ import time
 import numpy as np
 DIRECTORY, KIND, KILLS, TENSORFS = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 KEPT = 3
+MOUNT = os.stat(DIRECTORY).st_dev
 if KIND == "torch":
     import torch
     import torch.distributed.checkpoint as dcp
@@ -292,6 +293,15 @@ def wait_until_it_begins(how):
         time.sleep(0.005)
 
 
+def is_mounted():
+    """Where somebody detaches the mount, as a test that takes too long is ended, all goes on in the directory below it:
+    a saver finds no directory for its step, and files of early steps have no attributes of tensorfs'."""
+    try:
+        return os.stat(DIRECTORY).st_dev == MOUNT
+    except OSError:
+        return False
+
+
 def main():
     seed = int(os.environ.get("TENSORFS_KILL_SEED", "1"))
     random.seed(seed)
@@ -311,6 +321,7 @@ def main():
         time.sleep(random.uniform(0, 0.3 if KIND == "trainer" else 0.12))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        assert is_mounted(), f"after {kill} kills {DIRECTORY} is not on the mount any more: somebody has detached it"
         there = steps(how)
         # Who was killed before the close has not said that a file is all there, also if it is: those are passed by.
         loaded = [(step, path) for step, path in there if loads(how.load, step)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -38,7 +39,41 @@ def verify(directory):
         lines = [json.loads(line) for line in listed.stdout.splitlines()]
         found = {line["name"]: (tuple(line["shape"]), line["dtype"], line["chunks_there"]) for line in lines}
         check(found == {f"params.{name}": (shape, "float32", 1) for name, shape in SHAPES.items()}, step, found)
-        check(os.getxattr(os.path.join(run, step), "user.tensorfs.complete") == b"complete", step)
+        check(is_complete(os.path.join(run, step)), step)
+    removed_in_part(os.path.join(run, "2"), os.path.join(directory, "part"))
+
+
+def is_complete(path):
+    return os.getxattr(path, "user.tensorfs.complete") == b"complete"
+
+
+def removed_in_part(step, part):
+    """What removes a step may be killed in the middle, whatever it begins with: what is left is not complete."""
+    default = os.path.join(part, "default")
+
+    def left(*names):
+        for at in (part, default):
+            for entry in os.scandir(at) if os.path.isdir(at) else ():
+                if entry.name not in names:
+                    shutil.rmtree(entry) if entry.is_dir() else os.unlink(entry)
+
+    for names in [
+        ("_CHECKPOINT_METADATA",),
+        ("_CHECKPOINT_METADATA", "commit_success.txt"),
+        ("_CHECKPOINT_METADATA", "default"),
+        ("_CHECKPOINT_METADATA", "default", "commit_success.txt"),
+        ("_CHECKPOINT_METADATA", "default", "_METADATA"),
+        ("_CHECKPOINT_METADATA", "default", "_METADATA", "d"),
+        ("_CHECKPOINT_METADATA", "default", "d"),
+        ("_CHECKPOINT_METADATA", "default", "ocdbt.process_0"),
+        ("_CHECKPOINT_METADATA", "default", "manifest.ocdbt", "_METADATA"),
+    ]:
+        shutil.copytree(step, part)
+        subprocess.run([PROGRAM, "seal", part], check=True, capture_output=True)
+        check(is_complete(part), "a copy")
+        left(*names)
+        check(not is_complete(part), names, os.listdir(part))
+        shutil.rmtree(part)
 
 
 if __name__ == "__main__":

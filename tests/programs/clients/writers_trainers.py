@@ -188,10 +188,11 @@ class Trainer(Writer):
 class Lightning(Writer):
     """What its ModelCheckpoint saves."""
 
-    def once(self):
+    def _fit(self, shards=False, **options):
         import lightning
         import torch
         from lightning.pytorch.callbacks import ModelCheckpoint
+        from torch.distributed.fsdp import fully_shard
 
         class Module(lightning.LightningModule):
             def __init__(self):
@@ -199,8 +200,15 @@ class Lightning(Writer):
                 for name, value in values().items():
                     setattr(self, name, torch.nn.Parameter(torch.from_numpy(value)))
 
-            def training_step(self, batch, _):
+            def configure_model(self):
+                if shards:
+                    fully_shard(self, mesh=self.device_mesh["data_parallel"])
+
+            def forward(self, batch):
                 return ((batch * self.weight + self.bias) ** 2).mean()
+
+            def training_step(self, batch, _):
+                return self(batch)
 
             def configure_optimizers(self):
                 return torch.optim.SGD(self.parameters(), 0.01)
@@ -208,10 +216,22 @@ class Lightning(Writer):
         saves = ModelCheckpoint(self.directory, filename="model")
         trainer = lightning.Trainer(
             accelerator="cpu", max_steps=1, callbacks=[saves], logger=False, enable_progress_bar=False,
-            enable_model_summary=False, default_root_dir=self.directory,
+            enable_model_summary=False, default_root_dir=self.directory, **options,
         )
         trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(2, ROWS)))
         return saves.best_model_path
+
+    def once(self):
+        return self._fit()
+
+    def sharded(self):
+        from lightning.pytorch.strategies import ModelParallelStrategy
+
+        # It runs this program once more, as the second rank.
+        path = self._fit(shards=True, devices=2, strategy=ModelParallelStrategy())
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            os._exit(0)
+        return path
 
     def killed(self):
         # What it saves is in a file of another name until it is whole, in TMPDIR.
