@@ -30,6 +30,7 @@ mod gguf;
 mod hdf5;
 mod keras;
 mod limits;
+mod names;
 mod npy;
 mod npz;
 pub mod ocdbt;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::shards::is_below;
+use crate::names::is_below;
 
 /// The most items that are told of.
 const ITEMS_MAX: usize = 4096;
@@ -17,7 +17,7 @@ const OF_TREES: [&str; 2] = ["StandardCheckpointHandler", "PyTreeCheckpointHandl
 enum Need {
     /// A directory of this name, with something in it.
     Item(String),
-    /// The same, and `_METADATA` is in it; without a name, in the directory itself.
+    /// A directory of this name with `_METADATA` in it; without a name, the directory itself.
     Tree(String),
     /// A database.
     Database,

@@ -13,8 +13,9 @@ use crate::dtype::Dtype;
 use crate::fault::{Fault, Result, malformed};
 use crate::found::Out;
 use crate::limits::{self, DIMENSIONS_MAX, TENSORS_MAX};
+use crate::names::is_below;
 use crate::pickle::{self, Place, Said};
-use crate::shards::{is_below, read_with};
+use crate::shards::read_with;
 use crate::source::{Source, read_up_to};
 use crate::tensor::elements;
 

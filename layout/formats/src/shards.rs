@@ -12,6 +12,7 @@ use serde_json::de::IoRead;
 use crate::fault::{Fault, Result, malformed, short, too_much};
 use crate::found::Out;
 use crate::limits::excerpt;
+use crate::names::{PATH_MAX, is_below};
 use crate::orbax::Said;
 use crate::safetensors::Strings;
 use crate::source::{Part, Source};
@@ -20,9 +21,6 @@ use crate::source::{Part, Source};
 const JSON_MAX: u64 = 256 << 20;
 /// The most parts.
 const SHARDS_MAX: usize = 4096;
-/// The longest name of one, and of one that lies in a directory of the checkpoint's.
-const NAME_MAX: usize = 255;
-const PATH_MAX: usize = 1024;
 
 pub(crate) fn read(source: &dyn Source, out: &mut Out<'_, '_>) -> Result<()> {
     read_with(source, out, &mut |_, _| Ok(()))
@@ -212,12 +210,6 @@ impl<'de> Visitor<'de> for Shards<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// Whether it is the name of a file, or leads to one below the directory.
-pub(crate) fn is_below(name: &str) -> bool {
-    let is_name = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= NAME_MAX && !part.contains('\0');
-    name.len() <= PATH_MAX && name.split('/').all(is_name)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
 use crate::limits::{DIMENSIONS_MAX, NAME_MAX};
-use crate::shards::is_below;
+use crate::names::is_below;
 use crate::tensor::{Location, Order, Tensor, elements};
 
 use super::block::Block;

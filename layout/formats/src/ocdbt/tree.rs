@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::arrays::{Metadata, What};
-use crate::shards::is_below;
+use crate::names::is_below;
 
 use super::told::{Asked, At, LENGTH_MAX, Tail, Told, Value, metadata_of};
 
