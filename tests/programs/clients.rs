@@ -176,8 +176,8 @@ fn distributed_checkpoints(setup: Setup) {
     println!("{}", run_ok(command.arg(&directory).arg(program)));
 }
 
-/// Four machines save their parts of one checkpoint, each to its own mount, and a fifth has all of it: from a directory,
-/// and from an S3 store that keeps its objects on disk.
+/// Four machines save their parts of one checkpoint, each to its own mount, and a fifth has all of it: from a
+/// directory, and from an S3 store that keeps its objects on disk.
 ///
 /// Proves T13, E29.
 fn a_job_of_four_machines_is_one_mount(setup: Setup) {

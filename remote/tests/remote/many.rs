@@ -1,5 +1,5 @@
-//! A repository of very many objects. Its store makes its listings up, and has bytes of few of them: how much memory and
-//! how many requests a list, a check and a collection take.
+//! A repository of very many objects. Its store makes its listings up, and has bytes of few of them: how much memory
+//! and how many requests a list, a check and a collection take.
 //!
 //! `TENSORFS_REMOTE_OBJECTS` is how many there are (10,000).
 
@@ -158,7 +158,7 @@ impl Store {
             let time = format!("<LastModified>2026-11-{day}T10:00:00.000Z</LastModified><ETag>x</ETag>");
             write!(answer, "<Contents><Key>{key}</Key><Size>{size}</Size>{time}</Contents>").unwrap();
         }
-        if let Some((last, _)) = page.iter().take(PAGE).last().filter(|_| is_cut) {
+        if let Some(last) = page.keys().take(PAGE).next_back().filter(|_| is_cut) {
             write!(answer, "<NextContinuationToken>{last}</NextContinuationToken>").unwrap();
         }
         answer + "</ListBucketResult>"

@@ -122,7 +122,8 @@ fn google() -> Result<Other, String> {
 /// Makes a container, which takes a signed request.
 const MAKE: &str = r#"const [port, account, key] = process.argv.slice(1), date = new Date().toUTCString();
 const headers = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Content-Length": 0};
-const text = `PUT${"\n".repeat(12)}x-ms-date:${date}\nx-ms-version:2021-08-06\n/${account}/${account}/tensorfs\nrestype:container`;
+const told = `x-ms-date:${date}\nx-ms-version:2021-08-06\n`;
+const text = `PUT${"\n".repeat(12)}${told}/${account}/${account}/tensorfs\nrestype:container`;
 const signed = require("crypto").createHmac("sha256", Buffer.from(key, "base64")).update(text, "utf8").digest("base64");
 headers.Authorization = `SharedKey ${account}:${signed}`;
 const path = `/${account}/tensorfs?restype=container`;
