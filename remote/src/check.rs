@@ -1,12 +1,12 @@
 //! Whether a repository is whole: everything that is named is there, and, if asked for, has the bytes that it should.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::repository::{
-    Hash, MARK, Newest, OBJECTS, Part, Repository, State, base_name, batch_name, mark_fault, object_name,
+    Hash, MARK, Newest, OBJECTS, Part, Repository, State, base_name, batch_name, mark_fault, object_in, object_name,
 };
 
 /// So many files are named that a damaged object is part of.
@@ -58,9 +58,9 @@ pub fn check(repository: &Repository, data: bool, progress: &dyn Fn(u64, u64)) -
         report.incomplete += u64::from(file.state != State::Whole);
     }
     let used = used(&newest);
-    let mut left: HashMap<String, Hash> = used.keys().map(|hash| (object_name(*hash), *hash)).collect();
+    let mut left: HashSet<Hash> = used.keys().copied().collect();
     let mut damaged: BTreeMap<Hash, String> = BTreeMap::new();
-    repository.place().list(OBJECTS, |found| match left.remove(&found.name) {
+    repository.place().list(OBJECTS, |found| match object_in(&found.name).filter(|hash| left.remove(hash)) {
         Some(hash) => {
             report.objects += 1;
             report.bytes += found.size;
@@ -73,7 +73,7 @@ pub fn check(repository: &Repository, data: bool, progress: &dyn Fn(u64, u64)) -
             report.other_bytes += found.size;
         }
     })?;
-    damaged.extend(left.into_values().map(|hash| (hash, "it is gone".to_owned())));
+    damaged.extend(left.into_iter().map(|hash| (hash, "it is gone".to_owned())));
     if data {
         let there: Vec<_> = used.iter().filter(|(hash, _)| !damaged.contains_key(hash)).collect();
         for (done, (hash, used)) in there.iter().enumerate() {

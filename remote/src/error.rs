@@ -12,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Pool(#[from] tensorfs_layout::Error),
     /// The object store refused, failed, or was not reached.
-    #[error("{object}: cannot {what}: {}{}", first_line(source), hint(source))]
+    #[error("{object}: cannot {what}: {}{}", first_line(source), hint(object, source))]
     Store {
         /// What was asked for.
         object: String,
@@ -123,22 +123,45 @@ fn first_line(error: &object_store::Error) -> String {
     text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ', ':']).to_owned()
 }
 
-/// Where machines in Amazon's cloud are given credentials: whoever finds none elsewhere is sent there.
+/// Where machines in a provider's cloud are given credentials: whoever finds none elsewhere is sent there.
 const METADATA: &str = "169.254.169.254";
 /// How stores, and the library where a store has no words, say that a bucket is in another region.
 const REGION: [&str; 4] =
     ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "incorrectly configured region"];
 
-/// What a person can do about it, if that is known.
-fn hint(error: &object_store::Error) -> String {
+/// How stores say that somebody is not who he says, or nobody they know.
+const OTHERS: [&str; 5] =
+    ["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Missing AccessKey", "AuthenticationFailed"];
+
+/// What a person can do about it, if that is known. The object is called by its URL.
+fn hint(object: &str, error: &object_store::Error) -> String {
     // What the network or the certificate's check said is a source of a source.
     let all = iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     let text: String = all.map(|error| format!("{error}\n")).collect();
     let hint = known(error, &text);
-    // What is wrong with it, only the innermost one says.
-    let why = text.lines().rfind(|line| hint == CERTIFICATE && line.contains("certificate"));
-    why.map_or_else(|| hint.to_owned(), |why| format!("{hint} ({why})"))
+    let more = match hint {
+        // What is wrong with it, only the innermost one says.
+        CERTIFICATE => text.lines().rfind(|line| line.contains("certificate")),
+        NO_KEYS | OTHER_KEYS | NO_ACCOUNT => Some(keys(object)),
+        _ => None,
+    };
+    more.map_or_else(|| hint.to_owned(), |more| format!("{hint} ({more})"))
 }
+
+/// Where the credentials for a store are looked for.
+fn keys(object: &str) -> &'static str {
+    match object.split(':').next().unwrap_or_default() {
+        "gs" => "GOOGLE_APPLICATION_CREDENTIALS in the environment, or those of gcloud",
+        "az" | "azure" | "adl" | "abfs" | "abfss" => {
+            "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY in the environment, and their like"
+        }
+        _ => "AWS_ACCESS_KEY_ID in the environment, or ~/.aws/credentials",
+    }
+}
+
+const NO_KEYS: &str = "; no credentials were found";
+const OTHER_KEYS: &str = "; look at the credentials";
+const NO_ACCOUNT: &str = "; the account is not known";
 
 const CERTIFICATE: &str = "; the store's certificate is not trusted by this machine";
 
@@ -147,16 +170,16 @@ fn known(error: &object_store::Error, text: &str) -> &'static str {
     if says(&["RequestTimeTooSkewed"]) {
         "; the clock of this machine is wrong"
     } else if says(&[METADATA]) {
-        "; no credentials were found (AWS_ACCESS_KEY_ID in the environment, or ~/.aws/credentials)"
-    } else if says(&["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Missing AccessKey"])
-        || matches!(error, object_store::Error::Unauthenticated { .. })
-    {
-        "; look at the credentials in the environment (AWS_ACCESS_KEY_ID and its like)"
+        NO_KEYS
+    } else if says(&["Account must be specified"]) {
+        NO_ACCOUNT
+    } else if says(&OTHERS) || matches!(error, object_store::Error::Unauthenticated { .. }) {
+        OTHER_KEYS
     } else if matches!(error, object_store::Error::PermissionDenied { .. }) || says(&["AccessDenied"]) {
         "; these credentials may not do that here"
     } else if says(&["x-amz-checksum", "x-amz-sdk-checksum"]) {
         "; this store takes no checksum of what is put (AWS_CHECKSUM_ALGORITHM=none in the environment)"
-    } else if says(&["NoSuchBucket"]) {
+    } else if says(&["NoSuchBucket", "ContainerNotFound"]) {
         "; the bucket is not there"
     } else if says(&REGION) {
         "; the bucket is in another region (--region)"
@@ -194,12 +217,29 @@ mod tests {
             ("error sending request for url (http://169.254.169.254/latest/api/token)", "no credentials were found"),
             ("<Code>RequestTimeTooSkewed</Code>", "clock"),
             ("<Code>NoSuchBucket</Code>", "bucket is not there"),
+            ("<Code>ContainerNotFound</Code>", "bucket is not there"),
             ("Unsupported header 'x-amz-checksum-sha256' received for this API call", "AWS_CHECKSUM_ALGORITHM=none"),
         ] {
             let source = object_store::Error::Generic { store: "S3", source: Box::new(cannot(Said(said, None))) };
             let error = Error::Store { object: "s3://bucket/x".into(), what: "put", source }.to_string();
             assert!(error.contains(expected), "{said}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    /// Nobody is sent to the variables of another provider.
+    #[test]
+    fn whoever_has_no_credentials_is_told_those_of_the_store() {
+        for (url, expected) in [
+            ("s3://bucket/x", "AWS_ACCESS_KEY_ID"),
+            ("gs://bucket/x", "GOOGLE_APPLICATION_CREDENTIALS"),
+            ("az://container/x", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ] {
+            for said in ["sent to http://169.254.169.254/", "Account must be specified", "<Code>AuthenticationFailed"] {
+                let source = object_store::Error::Generic { store: "any", source: Box::new(Said(said, None)) };
+                let error = Error::Store { object: url.into(), what: "put", source }.to_string();
+                assert!(error.contains(expected), "{said}: {error}");
+            }
         }
     }
 }

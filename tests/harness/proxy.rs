@@ -64,10 +64,25 @@ impl Rule {
     }
 }
 
+/// A request as another store understands it, and what the answer to it lacks.
+#[derive(Debug)]
+pub struct Translated {
+    /// Its lines, without the empty one.
+    pub head: String,
+    /// What follows.
+    pub body: Vec<u8>,
+    /// Lines that are added to the answer's head, each with a line's end before it.
+    pub answered_with: &'static str,
+}
+
+/// What makes another request of one, if that has to be.
+type Translation = fn(&str, &[u8]) -> Option<Translated>;
+
 /// The proxy.
 #[derive(Debug)]
 pub struct Proxy {
     store: String,
+    translation: Translation,
     address: String,
     rules: Mutex<Vec<Rule>>,
     /// Of a hundred requests so many have a fault that is drawn.
@@ -80,9 +95,15 @@ pub struct Proxy {
 impl Proxy {
     /// Starts one before a store at an address.
     pub fn start(store: &str) -> Arc<Self> {
+        Self::translating(store, |_, _| None)
+    }
+
+    /// As above, before one that understands requests of another kind.
+    pub fn translating(store: &str, translation: Translation) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = Arc::new(Self {
             store: store.to_owned(),
+            translation,
             address: listener.local_addr().unwrap().to_string(),
             rules: Mutex::default(),
             drawn: Mutex::new((0, Random::new(0))),
@@ -194,13 +215,18 @@ impl Proxy {
 
     /// What the store answers: a head, and the bytes behind it.
     fn ask(&self, request: &str, body: &[u8]) -> Option<(String, Vec<u8>)> {
+        let other = (self.translation)(request, body);
+        let (request, body) = other.as_ref().map_or((request, body), |other| (&*other.head, &*other.body));
         let mut store = TcpStream::connect(&self.store).ok()?;
         let below = format!(" {BELOW}/");
         let prefix = if request.contains(&below) { format!("X-Forwarded-Prefix: {BELOW}\r\n") } else { String::new() };
         let told = without(request, "connection").replacen(&below, " /", 1);
         write!(store, "{told}\r\n{prefix}Connection: close\r\n\r\n").ok()?;
         store.write_all(body).ok()?;
-        let (head, mut body) = head(&mut store)?;
+        let (mut head, mut body) = head(&mut store)?;
+        if let Some(other) = &other {
+            head.push_str(other.answered_with);
+        }
         if !request.starts_with("HEAD") {
             // A request that was cut is one that the store may wait for.
             store.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
@@ -224,12 +250,14 @@ fn head(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     }
 }
 
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+/// A line of a head, without its name.
+pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let mut headers = head.lines().filter_map(|line| line.split_once(':'));
     headers.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-fn without(head: &str, name: &str) -> String {
+/// A head without a line.
+pub fn without(head: &str, name: &str) -> String {
     let is_other = |line: &&str| !line.split_once(':').is_some_and(|(own, _)| own.eq_ignore_ascii_case(name));
     head.lines().filter(is_other).collect::<Vec<_>>().join("\r\n")
 }

@@ -62,18 +62,33 @@ pub fn s3() -> Result<&'static S3, String> {
     SHARED.get_or_init(|| other().map_or_else(S3::start, Ok)).as_ref().map_err(Clone::clone)
 }
 
-/// The program, where `tests/run` puts it.
-fn program() -> Option<PathBuf> {
+/// Where `tests/run` installs a store's programs.
+pub fn environment(name: &str) -> Option<PathBuf> {
     let environments = match std::env::var_os("TENSORFS_VENV") {
         Some(path) => PathBuf::from(path),
         None => std::env::current_exe().ok()?.ancestors().nth(3)?.join("venv"),
     };
-    let program = environments.join("s3/bin/weed");
-    program.exists().then_some(program)
+    Some(environments.join(name))
+}
+
+/// The program, where `tests/run` puts it.
+fn program() -> Option<PathBuf> {
+    environment("s3").map(|at| at.join("bin/weed")).filter(|program| program.exists())
+}
+
+/// Starts a store, which ends with whoever holds what is returned; then its directory is removed.
+pub fn held(dir: &Path, ports: &str, store: &Command) -> Option<ChildStdin> {
+    let mut command = Command::new("bash");
+    command.args(["-c", RUN, "s3"]).arg(dir).arg(ports).arg(store.get_program()).args(store.get_args());
+    command.env("HOME", dir).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = command.spawn().ok()?;
+    let alive = server.stdin.take()?;
+    std::thread::spawn(move || server.wait());
+    Some(alive)
 }
 
 /// So many ports that nobody uses; the protocol between its parts has one of its own for each of theirs.
-fn ports(ip: &str) -> Vec<u16> {
+pub fn ports(ip: &str) -> Vec<u16> {
     let held: Vec<TcpListener> = (0..8).map(|_| TcpListener::bind((ip, 0)).unwrap()).collect();
     held.iter().map(|one| one.local_addr().unwrap().port()).collect()
 }
@@ -100,8 +115,7 @@ impl S3 {
         let users = dir.join("users.json");
         std::fs::write(&users, USERS).unwrap();
         let all: Vec<String> = ports.iter().map(u16::to_string).collect();
-        let mut command = Command::new("bash");
-        command.args(["-c", RUN, "s3"]).arg(&dir).arg(all.join(" ")).arg(program);
+        let mut command = Command::new(program);
         command.args(["server", "-master.telemetry=false", "-filer", "-s3"]);
         command.args(["ip", "ip.bind"].map(|what| format!("-{what}={ip}")));
         command.args(["-volume.max=50", "-master.volumeSizeLimitMB=256", "-s3.port.iceberg=0", "-s3.port.lance=0"]);
@@ -110,10 +124,7 @@ impl S3 {
         for (part, pair) in parts.iter().zip(all.chunks(2)) {
             command.args([format!("-{part}={}", pair[0]), format!("-{part}.grpc={}", pair[1])]);
         }
-        command.env("HOME", &dir).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut server = command.spawn().ok()?;
-        let alive = server.stdin.take()?;
-        std::thread::spawn(move || server.wait());
+        let alive = held(&dir, &all.join(" "), &command)?;
         let address = format!("{ip}:{}", ports[6]);
         // Whoever keeps bytes has told of himself, and S3 is spoken.
         let bucket = format!("/buckets/{BUCKET}/");
@@ -155,7 +166,7 @@ impl S3 {
 }
 
 /// True if a server says this to whoever asks it.
-fn says(at: (&str, u16), method: &str, path: &str, word: &str) -> bool {
+pub fn says(at: (&str, u16), method: &str, path: &str, word: &str) -> bool {
     let answer = || {
         let mut stream = TcpStream::connect(at)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;

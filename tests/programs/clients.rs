@@ -2,7 +2,8 @@
 //! it wrote, and checks it again from a new process after unmount and mount.
 
 use std::process::Command;
-use tensorfs_tests::{Mount, Setup, on_mounts, run_ok, venv};
+use tensorfs_tests::s3::{keys, s3};
+use tensorfs_tests::{Mount, Passthrough, Setup, on_mounts, run_ok, skip, venv};
 
 use super::{client, pool_of};
 
@@ -175,11 +176,13 @@ fn distributed_checkpoints(setup: Setup) {
     println!("{}", run_ok(command.arg(&directory).arg(program)));
 }
 
-/// Four machines save their parts of one checkpoint, each to its own mount, and a fifth has all of it.
+/// Four machines save their parts of one checkpoint, each to its own mount, and a fifth has all of it: from a
+/// directory, and from an S3 store that keeps its objects on disk.
 ///
 /// Proves T13, E29.
 fn a_job_of_four_machines_is_one_mount(setup: Setup) {
     let Some(python) = setup.python("torch") else { return };
+    let passthrough = if setup.passthrough() == Passthrough::On { "on" } else { "off" };
     let mut mounts: Vec<Mount> = (0..4).map(|_| setup.clone().mount()).collect();
     if mounts[0].is_plain() {
         return;
@@ -188,38 +191,53 @@ fn a_job_of_four_machines_is_one_mount(setup: Setup) {
         let mut command = tensorfs_tests::client(&python, "union_client.py");
         run_ok(command.args(arguments))
     };
+    let ok = |arguments: &[&str]| run_ok(tensorfs_tests::tensorfs().envs(keys()).args(arguments));
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
     let tops: Vec<String> = mounts.iter().map(|mount| text(mount.path())).collect();
     client(&[&["save"][..], &tops.iter().map(String::as_str).collect::<Vec<_>>()].concat());
-    let job = mounts[0].pool().with_file_name("job");
-    let url = format!("file://{}", job.display());
-    for (n, mount) in mounts.iter_mut().enumerate() {
-        let pool = text(mount.pool());
+    let base = mounts[0].pool().parent().unwrap().to_owned();
+    let mut stores = vec![(format!("file://{}", base.join("job").display()), None)];
+    match s3() {
+        Ok(store) => stores.push((store.new_place(), Some(store.endpoint()))),
+        Err(why) => skip("a_job_of_four_machines_is_one_mount (S3)", &why),
+    }
+    for mount in &mounts {
         mount.tensorfs_ok(["seal", &text(mount.path())]);
-        mount.tensorfs_ok(["remote", "set", &pool, &format!("{url}/machine-{n}")]);
-        mount.tensorfs_ok(["remote", "carry", &pool]);
-        mount.umount();
     }
-    let (pool, at) = (job.with_file_name("fifth"), job.with_file_name("at"));
-    std::fs::create_dir(&at).unwrap();
-    let log = text(&job.with_file_name("log"));
-    mounts[0].tensorfs_ok(["mount", "--from", &url, &text(&pool), &text(&at), "--log", &log]);
-    let mounted = tensorfs_tests::Mounted::adopt(&at);
-    // While its bytes are on their way.
-    for ranks in ["4", "2"] {
-        client(&["load", &text(&at), ranks]);
+    for (number, (url, endpoint)) in stores.iter().enumerate() {
+        let reach: Vec<&str> = endpoint.iter().flat_map(|endpoint| ["--endpoint", endpoint]).collect();
+        for (n, mount) in mounts.iter().enumerate() {
+            let pool = text(mount.pool());
+            if number > 0 {
+                ok(&["remote", "off", &pool]);
+            }
+            ok(&[&["remote", "set", &pool, &format!("{url}/machine-{n}")], &reach[..]].concat());
+            ok(&["remote", "carry", &pool]);
+        }
     }
-    let is_here = || {
-        let info = mounts[0].tensorfs_ok(["info", &text(&pool), "--json"]);
-        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
-        info["tiers"].as_array().unwrap().iter().any(|tier| tier["name"] == "remote" && tier["files"] == 0)
-    };
-    tensorfs_tests::wait_until("all files", is_here);
-    let step = at.join("step-40");
-    let latest = mounts[0].tensorfs_ok(["latest", &text(&at)]);
-    assert!(latest.contains(&text(&step)), "{latest}");
-    assert_eq!(tensorfs_tests::xattr::get(&step, "user.tensorfs.complete").unwrap(), b"complete");
-    let logs = (0..4).map(|n| at.join(format!("rank.log.machine-{n}"))).filter(|log| log.exists()).count();
-    assert_eq!((logs, at.join("rank.log").exists()), (3, true));
-    drop(mounted);
+    mounts.iter_mut().for_each(Mount::umount);
+    for (number, (url, endpoint)) in stores.iter().enumerate() {
+        let [pool, at, log] = ["fifth", "at", "log"].map(|name| base.join(format!("{name}-{number}")));
+        std::fs::create_dir(&at).unwrap();
+        let reach: Vec<&str> = endpoint.iter().flat_map(|endpoint| ["--endpoint", endpoint]).collect();
+        let how = ["--log", &text(&log), "--passthrough", passthrough];
+        ok(&[&["mount", "--from", url, &text(&pool), &text(&at)], &how[..], &reach].concat());
+        let mounted = tensorfs_tests::Mounted::adopt(&at);
+        // While its bytes are on their way.
+        for ranks in ["4", "2"] {
+            client(&["load", &text(&at), ranks]);
+        }
+        let is_here = || {
+            let info: serde_json::Value = serde_json::from_str(&ok(&["info", &text(&pool), "--json"])).unwrap();
+            info["tiers"].as_array().unwrap().iter().any(|tier| tier["name"] == "remote" && tier["files"] == 0)
+        };
+        tensorfs_tests::wait_until("all files", is_here);
+        let step = at.join("step-40");
+        let latest = ok(&["latest", &text(&at)]);
+        assert!(latest.contains(&text(&step)), "{latest}");
+        assert_eq!(tensorfs_tests::xattr::get(&step, "user.tensorfs.complete").unwrap(), b"complete");
+        let logs = (0..4).map(|n| at.join(format!("rank.log.machine-{n}"))).filter(|log| log.exists()).count();
+        assert_eq!((logs, at.join("rank.log").exists()), (3, true));
+        drop(mounted);
+    }
 }

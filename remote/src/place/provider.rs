@@ -99,9 +99,10 @@ fn amazon(mut options: Options, region: Option<String>, access: &Access) -> Opti
     with_http(elsewhere(options, access, ENDPOINTS[0]), &ENDPOINTS)
 }
 
-/// Where the store is, if that was asked for.
+/// Where the store is, if that was asked for. A slash at its end is none of it: not all of the library takes it away.
 fn elsewhere(mut options: Options, access: &Access, name: &str) -> Options {
-    options.extend(access.endpoint.clone().map(|endpoint| (name.to_owned(), endpoint)));
+    let endpoint = access.endpoint.as_ref().map(|endpoint| endpoint.trim_end_matches('/').to_owned());
+    options.extend(endpoint.map(|endpoint| (name.to_owned(), endpoint)));
     with_http(options, &[name])
 }
 

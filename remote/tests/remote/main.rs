@@ -13,6 +13,8 @@ mod full;
 mod kills;
 mod left_out;
 mod lost;
+mod many;
+mod others;
 mod over_s3;
 mod pools;
 mod program;

@@ -13,7 +13,7 @@ use crate::encrypted::KeyFile;
 use crate::pools::{TestPool, noise, seen, varied};
 use crate::program::text;
 use crate::proxy::{BELOW, Proxy};
-use crate::s3::{READER, S3, keys, s3};
+use crate::s3::{READER, S3, s3};
 use crate::skipping::skipped;
 
 /// The server, or the test counts as skipped.
@@ -26,36 +26,81 @@ pub fn server(test: &str) -> Option<&'static S3> {
     None
 }
 
+/// Variables of the environment.
+pub type Keys = Vec<(&'static str, &'static str)>;
+
+/// A store, as the tests need to know it.
+pub trait Reached {
+    /// Where it listens.
+    fn address(&self) -> &str;
+    /// The path there that it is below; none, or one with a slash before it.
+    fn path(&self) -> &str;
+    /// Who may do everything.
+    fn keys(&self) -> Keys;
+    /// A prefix that no other test has.
+    fn new_place(&self) -> String;
+
+    /// As `--endpoint` takes it.
+    fn endpoint(&self) -> String {
+        format!("http://{}{}", self.address(), self.path())
+    }
+}
+
+impl Reached for S3 {
+    fn address(&self) -> &str {
+        self.address()
+    }
+
+    fn path(&self) -> &str {
+        ""
+    }
+
+    fn keys(&self) -> Keys {
+        crate::s3::keys().to_vec()
+    }
+
+    fn new_place(&self) -> String {
+        self.new_place()
+    }
+}
+
 /// A pool, its place in the store, and how it is reached.
 pub struct Over {
     pub pool: TestPool,
     pub own: PathBuf,
     pub url: String,
     pub proxy: Arc<Proxy>,
+    path: String,
+    keys: Keys,
 }
 
 impl Over {
-    pub fn of(server: &S3, pool: TestPool) -> Self {
-        let own = pool.path();
-        let over = Self { pool, own, url: server.new_place(), proxy: Proxy::start(server.address()) };
-        over.ok(&["set", text(&over.own), &over.url, "--endpoint", &over.proxy.endpoint()]);
+    pub fn of(server: &impl Reached, pool: TestPool) -> Self {
+        let (own, url, proxy) = (pool.path(), server.new_place(), Proxy::start(server.address()));
+        let over = Self { pool, own, url, proxy, path: server.path().to_owned(), keys: server.keys() };
+        over.ok(&["set", text(&over.own), &over.url, "--endpoint", &over.endpoint()]);
         over.proxy.asked();
         over
     }
 
-    pub fn new(server: &S3) -> Self {
+    /// Where the proxy has the store.
+    pub fn endpoint(&self) -> String {
+        format!("{}{}", self.proxy.endpoint(), self.path)
+    }
+
+    pub fn new(server: &impl Reached) -> Self {
         Self::of(server, TestPool::new())
     }
 
     /// One of the program's commands, as somebody with these keys has it.
-    pub fn command(keys: [(&str, &str); 2], arguments: &[&str]) -> Command {
+    pub fn command<'a>(keys: impl IntoIterator<Item = (&'a str, &'a str)>, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorfs-carrier"));
         command.env_remove("AWS_ENDPOINT_URL").env_remove("AWS_REGION").envs(keys).args(arguments).stdin(Stdio::null());
         command
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {
-        Self::command(keys(), arguments).output().unwrap()
+        Self::command(self.keys.iter().copied(), arguments).output().unwrap()
     }
 
     #[track_caller]
@@ -137,6 +182,10 @@ struct Requests {
 #[test]
 fn all_that_is_done_with_a_remote_is_done_over_s3() {
     let Some(server) = server("all_that_is_done_with_a_remote_is_done_over_s3") else { return };
+    all_is_done(server);
+}
+
+pub fn all_is_done(server: &impl Reached) {
     let mut over = Over::of(server, varied());
     over.url = format!("{}/pre fix/a+b&c=d,e;f'g(h)!@$~ü%25%20/host", server.new_place());
     let endpoint = format!("{}/", server.endpoint());
@@ -181,6 +230,10 @@ fn listed_of(over: &Over, endpoint: &str, at: &str) -> usize {
 #[test]
 fn what_is_encrypted_is_carried_over_s3() {
     let Some(server) = server("what_is_encrypted_is_carried_over_s3") else { return };
+    encrypted_is_carried(server);
+}
+
+pub fn encrypted_is_carried(server: &impl Reached) {
     let key = KeyFile::new();
     let mut over = Over::of(server, varied());
     let (own, endpoint) = (text(&over.own).to_owned(), server.endpoint());
@@ -205,7 +258,11 @@ fn what_is_encrypted_is_carried_over_s3() {
 #[test]
 fn of_pools_with_one_place_in_s3_one_puts() {
     let Some(server) = server("of_pools_with_one_place_in_s3_one_puts") else { return };
-    let (url, endpoint) = (server.new_place(), server.endpoint());
+    one_of_eight_puts(server);
+}
+
+pub fn one_of_eight_puts(server: &impl Reached) {
+    let (url, endpoint, keys) = (server.new_place(), server.endpoint(), || server.keys());
     let mut pools: Vec<TestPool> = (0..8).map(|_| TestPool::new()).collect();
     for (number, pool) in pools.iter_mut().enumerate() {
         let bytes = noise(number as u64, 2 << 20);
@@ -273,13 +330,13 @@ fn who_may_not_carry_hears_why() {
     over.carry();
     over.file("new", 100_000);
     let (own, endpoint) = (text(&over.own).to_owned(), server.endpoint());
-    let [own_id, own_secret] = keys();
+    let [own_id, own_secret] = crate::s3::keys();
     let wrong = [own_id, ("AWS_SECRET_ACCESS_KEY", "not it")];
     let unknown = [("AWS_ACCESS_KEY_ID", "nobody"), own_secret];
     for (keys, hint) in [
         (READER, "these credentials may not do that here"),
-        (wrong, "look at the credentials in the environment"),
-        (unknown, "look at the credentials in the environment"),
+        (wrong, "look at the credentials (AWS_ACCESS_KEY_ID"),
+        (unknown, "look at the credentials (AWS_ACCESS_KEY_ID"),
     ] {
         let why = Over::why(&Over::command(keys, &["carry", &own]).output().unwrap());
         assert!(why.contains(hint), "{keys:?}: {why}");

@@ -21,8 +21,10 @@ use crate::stores::{Event, Recorded};
 const ROUNDS: u64 = 9;
 /// Of so many states one is restored, and compared byte by byte.
 const RESTORED: usize = 64;
-/// States that are drawn of one run.
+/// States that are drawn of one run; and of more than so many in all, which is where a run costs more than its states.
 const OF_A_RUN: usize = 50;
+const OF_A_LONG_RUN: usize = 200;
+const MANY: usize = 10_000;
 
 /// What a run did, and what its pool held.
 struct Run {
@@ -150,6 +152,7 @@ fn at_every_moment_the_newest_tree_is_that_of_the_newest_batch() {
     let from = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let wanted: usize = from("TENSORFS_REMOTE_STATES").unwrap_or(400);
     let first = from("TENSORFS_REMOTE_STATES_SEED").unwrap_or(1) as u64;
+    let of_a_run = if wanted > MANY { OF_A_LONG_RUN } else { OF_A_RUN };
     let (mut count, mut compared, mut torn, mut deleted) = (0, 0, 0, 0);
     for seed in first.. {
         if count >= wanted {
@@ -168,7 +171,7 @@ fn at_every_moment_the_newest_tree_is_that_of_the_newest_batch() {
             .count();
         // What each pass promised, as a restore of it has shown.
         let mut promised: HashMap<usize, Vec<String>> = HashMap::new();
-        for _ in 0..OF_A_RUN.min(wanted - count) {
+        for _ in 0..of_a_run.min(wanted - count) {
             let (state, pass) = draw(&run, &mut random);
             let what = || format!("seed {seed}, {} events", state.len());
             let store = Recorded::of(&state);

@@ -171,8 +171,10 @@ def look_back(directory, path, were_open):
         removed = any(trees[later].get(name) != was for later in range(since, unit + 1) if later in trees)
         removed |= name.startswith(tuple(doing.get(unit + 1, {"doing": ["\0"]})["doing"]))
         check(tree.get(name) == was or removed, "promised, and not as it was:", name)
-    # Whatever has its last name is whole, known or not.
-    digests = {line["checkpoint"]: line["digest"] for line in lines if "digest" in line}
+    # Whatever has its last name is whole, known or not; but for what was torn on the machine before, where it has not
+    # been removed yet. A checkpoint that gets such a name later, as a step is done again, says nothing of that.
+    made = [line for line in lines if "digest" in line and line["unit"] <= unit + 1]
+    digests = {line["checkpoint"]: line["digest"] for line in made}
     looked = 0
     for name in sorted(glob.glob("ckpt-*.pt", root_dir=directory)):
         if name in digests and name not in were_open:
