@@ -21,6 +21,8 @@ use crate::outside::{Answer, Errand, Outside};
 
 /// Who fetches files of the mount asks for them more often than that.
 const ASKING: Duration = Duration::from_millis(700);
+/// So many are there at a time, whoever asks for more.
+const MOST: usize = 4;
 /// So often, and at these times, it is looked whether somebody fetches files who was just started.
 const LOOKS: (u32, Duration) = (300, Duration::from_millis(50));
 
@@ -122,7 +124,10 @@ impl Begun {
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that have ended are forgotten by the system, too.
         begun.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        begun.push(start(pool, at)?);
+        // Those that are there fetch, or end with their mount.
+        if begun.len() < MOST {
+            begun.push(start(pool, at)?);
+        }
         Ok(())
     }
 }

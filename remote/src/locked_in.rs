@@ -13,6 +13,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetStatus, Scope,
 };
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
     SeccompRule, apply_filter,
@@ -80,7 +81,12 @@ pub struct Needs {
     key_file: Option<PathBuf>,
     /// Where the tiers of the pool are.
     tiers: Vec<PathBuf>,
+    /// What is there, and what is where the store is if that is a directory: another mount there is another place.
+    found: Vec<Option<Identity>>,
 }
+
+/// Device, inode and mount.
+type Identity = (u32, u32, u64, u64);
 
 /// What this process was locked in with.
 static KEPT: OnceLock<Needs> = OnceLock::new();
@@ -91,20 +97,39 @@ impl Needs {
         // Files that have left are in no directory.
         let remote = view.remote().map(|(number, _)| number);
         let tiers = view.tiers().filter(|(number, _)| Some(*number) != remote);
-        let tiers = tiers.map(|(_, tier)| tier.path().to_owned()).collect();
-        Self { pool: pool.to_owned(), url: url.to_owned(), key_file: key_file.map(Path::to_owned), tiers }
+        let tiers: Vec<PathBuf> = tiers.map(|(_, tier)| tier.path().to_owned()).collect();
+        let (pool, key_file) = (pool.to_owned(), key_file.map(Path::to_owned));
+        let needs = Self { pool, url: url.to_owned(), key_file, tiers, found: Vec::new() };
+        let found = needs.places().map(|place| identity(&place)).collect();
+        Self { found, ..needs }
+    }
+
+    /// The directories beside the pool's.
+    fn places(&self) -> impl Iterator<Item = PathBuf> {
+        self.store().into_iter().chain(self.tiers.clone())
     }
 
     /// All of it is there for who was locked in with this.
     fn are_in(&self, kept: &Self) -> bool {
-        (&self.url, &self.key_file) == (&kept.url, &kept.key_file)
-            && self.tiers.iter().all(|tier| kept.tiers.contains(tier))
+        let were: BTreeMap<PathBuf, Option<Identity>> = kept.places().zip(kept.found.iter().copied()).collect();
+        // What is not there just now is waited for.
+        let is_in = |(place, found): (PathBuf, &Option<Identity>)| {
+            were.get(&place).is_some_and(|was| found.is_none() || was == found)
+        };
+        (&self.url, &self.key_file) == (&kept.url, &kept.key_file) && self.places().zip(&self.found).all(is_in)
     }
 
     /// The store, if it is a directory.
     fn store(&self) -> Option<PathBuf> {
         Url::parse(&self.url).ok().filter(|url| url.scheme() == "file")?.to_file_path().ok()
     }
+}
+
+/// Of whatever is there: a rule is of that, and not of a path.
+fn identity(place: &Path) -> Option<Identity> {
+    let what = StatxFlags::INO | StatxFlags::MNT_ID;
+    let found = statx(CWD, place, AtFlags::empty(), what).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino, found.stx_mnt_id))
 }
 
 /// Locks this process in, which has one thread beside those that [`lock_in_thread`] is called by, once and for good.
@@ -138,7 +163,8 @@ pub fn lock_in_thread(needs: &Needs) {
 pub fn check(needs: &Needs) -> Result<()> {
     match KEPT.get() {
         Some(kept) if !needs.are_in(kept) => {
-            let what = "it has another remote, or a further tier, than when its carrier began, which is locked in";
+            let what = "it has another remote, or a further tier, than when its carrier began, which is locked in, or \
+                        one of these was mounted anew";
             Err(Error::LockedIn(format!("{}: {what}; start it again", needs.pool.display())))
         }
         _ => Ok(()),
@@ -150,7 +176,7 @@ fn restrict(needs: &Needs) -> Vec<String> {
     let done = [
         ("privileges", nix::sys::prctl::set_no_new_privs().map_err(|errno| errno.desc().to_owned())),
         ("Landlock", landlock(needs)),
-        ("seccomp", seccomp()),
+        ("seccomp", seccomp(needs.store().is_none())),
     ];
     done.into_iter().filter_map(|(what, done)| done.err().map(|why| format!("{what}: {why}"))).collect()
 }
@@ -281,8 +307,12 @@ const OLDER: &[libc::c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
+/// Of sockets it makes those of a network, if it has one, and what says which addresses this machine has: the program
+/// behind another one would do what its owner may not.
+const SOCKETS: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+
 /// Such calls fail, and so do namespaces.
-fn seccomp() -> std::result::Result<(), String> {
+fn seccomp(has_network: bool) -> std::result::Result<(), String> {
     let namespaces = [
         libc::CLONE_NEWUSER,
         libc::CLONE_NEWNS,
@@ -306,9 +336,16 @@ fn seccomp() -> std::result::Result<(), String> {
         rules.insert(libc::SYS_clone, namespaces.into_iter().map(one).collect::<std::result::Result<_, _>>()?);
         with(rules, libc::EPERM)
     };
+    // As where the kernel has none of that kind: who looks names up asks in another way.
+    let sockets = || {
+        let other = |kind: &libc::c_int| SeccompCondition::new(0, Len::Dword, Op::Ne, *kind as u64);
+        let others = SeccompRule::new(SOCKETS.iter().map(other).collect::<std::result::Result<_, _>>()?)?;
+        let rules = if has_network { vec![others] } else { Vec::new() };
+        with(BTreeMap::from([(libc::SYS_socket, rules)]), libc::EAFNOSUPPORT)
+    };
     // Its flags lie in memory, which no filter sees. The C library makes do with `clone`.
     let no_clone3 = || with(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS);
-    for program in [filter(), no_clone3()] {
+    for program in [filter(), sockets(), no_clone3()] {
         apply_filter(&program.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
     }
     Ok(())
@@ -328,7 +365,9 @@ mod tests {
         fs::write(room.join("key"), "key").unwrap();
         fs::write(room.join("secret"), "secret").unwrap();
         let url = format!("file://{}", room.join("remote").display());
-        Needs { pool, url, key_file: Some(room.join("key")), tiers: vec![tier] }
+        let needs = Needs { pool, url, key_file: Some(room.join("key")), tiers: vec![tier], found: Vec::new() };
+        let found = needs.places().map(|place| identity(&place)).collect();
+        Needs { found, ..needs }
     }
 
     /// A thread alone is locked in, as another one is not that it has not started.
@@ -364,7 +403,11 @@ mod tests {
             let run = std::process::Command::new("/bin/true").status().unwrap_err();
             assert_eq!(run.kind(), ErrorKind::PermissionDenied);
             let met = std::net::TcpStream::connect("127.0.0.1:1").unwrap_err();
-            assert_eq!(met.kind(), ErrorKind::PermissionDenied);
+            assert_eq!(met.raw_os_error(), Some(libc::EAFNOSUPPORT));
+            let sent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap_err();
+            assert_eq!(sent.raw_os_error(), Some(libc::EAFNOSUPPORT));
+            let asked = std::os::unix::net::UnixDatagram::unbound().unwrap_err();
+            assert_eq!(asked.raw_os_error(), Some(libc::EAFNOSUPPORT));
             // SAFETY: takes integers; refused, whoever asks.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, -1);
             true
@@ -385,11 +428,37 @@ mod tests {
         }
     }
 
+    /// Proves E32.
+    #[test]
+    fn who_has_a_store_in_a_network_has_that_and_no_program_to_ask() {
+        let room = tempfile::tempdir().unwrap();
+        let needs = Needs { url: "s3://bucket/prefix".into(), found: Vec::new(), ..needs(room.path()) };
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, socket) = (server.local_addr().unwrap(), room.path().join("socket"));
+        let _asked = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let tried = locked_in(needs, move || {
+            std::net::TcpStream::connect(at).unwrap();
+            std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let asks = std::os::unix::net::UnixStream::connect(&socket).unwrap_err();
+            assert_eq!(asks.raw_os_error(), Some(libc::EAFNOSUPPORT));
+            let serves = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err();
+            assert_eq!(serves.kind(), ErrorKind::PermissionDenied);
+            true
+        });
+        match tried {
+            None => tensorfs_skips("this kernel has not all of Landlock"),
+            Some(tried) => assert!(tried),
+        }
+    }
+
     #[test]
     fn what_has_come_since_needs_another_carrier() {
         let room = tempfile::tempdir().unwrap();
         let kept = needs(room.path());
-        let fewer = Needs { tiers: Vec::new(), ..kept.clone() };
+        let fewer = Needs { tiers: Vec::new(), found: kept.found[..1].to_vec(), ..kept.clone() };
+        let moved = Needs { found: vec![kept.found[0], kept.found[0]], ..kept.clone() };
+        let not_there = Needs { found: vec![None, None], ..kept.clone() };
+        assert!(!moved.are_in(&kept) && not_there.are_in(&kept));
         assert!(kept.are_in(&kept) && fewer.are_in(&kept) && !kept.are_in(&fewer));
         assert!(!Needs { url: "s3://b/p".into(), ..kept.clone() }.are_in(&kept));
         assert!(!Needs { key_file: None, ..kept.clone() }.are_in(&kept));

@@ -3,6 +3,7 @@
 //! A directory is a checkpoint if there is an index in it that names parts, metadata of a distributed checkpoint, the
 //! manifest of a database, or what a trainer writes last; or if it is called as a trainer calls its own.
 
+use std::cell::LazyCell;
 use std::collections::HashMap;
 
 use tensorfs_layout::Ino;
@@ -219,15 +220,17 @@ impl Content {
         if inside.file(ORBAX).is_some() && !has_more_of_orbax(&inside.files, &inside.directories) {
             return Ok(false);
         }
+        let items = LazyCell::new(|| inside.directories.iter().map(|(name, dir)| (&**name, *dir)).collect());
+        let items: &LazyCell<HashMap<&[u8], Ino>, _> = &items;
         for file in [ORBAX, ORBAX_TREE].into_iter().filter_map(|name| inside.file(name)) {
             let named = self.named_in(file, |source| source.shards())?;
             for (kind, name) in named.into_iter().flatten() {
-                let item = || inside.directories.iter().find(|(called, _)| called == name.as_bytes());
+                let item = || items.get(name.as_bytes()).copied();
                 let has_it = match (&*kind, &*name) {
                     ("database", _) => inside.file(DATABASE).is_some(),
                     ("tree", "") => self.has_bytes(inside.file(ORBAX_TREE)),
-                    ("tree", _) => item().is_some_and(|(_, dir)| self.has_bytes(self.file_below(*dir, "_METADATA"))),
-                    ("item", _) => item().is_some_and(|(_, dir)| self.has_something_of_orbax(*dir)),
+                    ("tree", _) => item().is_some_and(|dir| self.has_bytes(self.file_below(dir, "_METADATA"))),
+                    ("item", _) => item().is_some_and(|dir| self.has_something_of_orbax(dir)),
                     _ => true,
                 };
                 if !has_it {

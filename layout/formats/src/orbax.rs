@@ -72,9 +72,15 @@ impl<'de> Visitor<'de> for Any {
         let mut needs = Vec::new();
         while let Some((name, Handler(is_of_tree))) = map.next_entry::<String, Handler>()? {
             // What is no name of a directory is none of Orbax's.
-            if is_below(&name) && !name.contains('/') && needs.len() < ITEMS_MAX {
-                needs.push(if is_of_tree { Need::Tree(name) } else { Need::Item(name) });
+            if !is_below(&name) || name.contains('/') || needs.len() > ITEMS_MAX {
+                continue;
             }
+            needs.push(match needs.len() {
+                // Nothing is called so: of more items than are looked for it is not said that they are there.
+                ITEMS_MAX => Need::Item(String::new()),
+                _ if is_of_tree => Need::Tree(name),
+                _ => Need::Item(name),
+            });
         }
         Ok(Said(needs))
     }

@@ -29,6 +29,7 @@ use crate::pool::lock::holder_of;
 use crate::segment::gone::Gone;
 use crate::segment::home::SEGMENTS;
 use crate::segment::segments::Segments;
+use crate::segment::stat::SegmentStat;
 use crate::segment::tier::Whose;
 use crate::tree::load;
 use crate::tree::object::Object;
@@ -115,6 +116,11 @@ impl Committed {
     pub fn open(&self, segment: SegmentId) -> io::Result<File> {
         // Looking at a file is no access to it.
         self.segments.open(segment, libc::O_RDONLY | libc::O_NOATIME).map(File::from)
+    }
+
+    /// What the host says of a segment, which is not opened for that.
+    pub fn stat(&self, segment: SegmentId) -> io::Result<SegmentStat> {
+        self.segments.stat(segment)
     }
 
     /// Why the bytes of a segment cannot be had, if that is so.

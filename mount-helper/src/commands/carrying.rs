@@ -13,7 +13,7 @@ use tensorfs_layout::pool::{carried, holder};
 
 use crate::ask::carrier;
 use crate::cli::Carrying;
-use crate::mounting::carried::Carried;
+use crate::mounting::carried::{Carried, Whose};
 use crate::mounting::inherited;
 use crate::mounting::mountinfo::{Changes, Mount, Table};
 use crate::show::failure::{At, Failure, reason};
@@ -46,7 +46,8 @@ pub fn run(arguments: &Carrying) -> Result<(), Failure> {
     let (pool, at) = (&*arguments.pool, &*arguments.mountpoint);
     let changes = Changes::of_mounts().at(at)?;
     let mut mount = None;
-    let mut work = Work { pool, keep: arguments.keep, carrier: None, due: Instant::now(), pause: PAUSE.0, said: None };
+    let (keep, due) = (arguments.keep, Instant::now());
+    let mut work = Work { pool, whose: None, keep, carrier: None, due, pause: PAUSE.0, said: None };
     let mut unserved = 0;
     while unserved < UNSERVED {
         let table = Table::here()?;
@@ -105,6 +106,7 @@ fn wait(changes: &Changes, work: &Work<'_>, is_mounted: bool) -> io::Result<()> 
 /// Who sees to it that somebody carries.
 struct Work<'a> {
     pool: &'a Path,
+    whose: Option<Whose>,
     keep: Option<u32>,
     carrier: Option<Carried>,
     /// When the next one may be started.
@@ -135,7 +137,7 @@ impl Work<'_> {
             Ok(Some(found)) if found.is_taken => {
                 self.wait("another carrier is at work already; one is started here when that has ended", OTHER);
             }
-            Ok(Some(_)) | Err(_) => match Carried::start(carrier::command(), self.pool, self.keep) {
+            Ok(Some(_)) | Err(_) => match Carried::start(carrier::command(), (self.pool, &mut self.whose), self.keep) {
                 Ok(carrier) => {
                     log::info!("{}: it is carried to its remote", self.pool.display());
                     (self.carrier, self.said) = (Some(carrier), None);

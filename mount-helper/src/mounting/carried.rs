@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
@@ -12,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::Level;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::fstat;
 use nix::unistd::{Pid, Uid, User, geteuid};
 
 use crate::mounting::process::Process;
@@ -22,6 +23,9 @@ use crate::show::{logging, text};
 const TO_END: Duration = Duration::from_secs(2);
 /// So much of a line is logged.
 const LINE: usize = 1000;
+/// And so many of them a minute.
+const LINES: u32 = 200;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// What the owner of the pool gets of the environment of whoever mounts, who is root and may have other secrets in it:
 /// how stores are reached, and the credentials for them.
@@ -44,6 +48,25 @@ const HANDED: [&str; 14] = [
 /// And all that begins so.
 const OF_STORES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
+/// Which directory a pool is, and whose. Whose rights a carrier has must not be for the owner to choose by what he puts
+/// in the pool's place later.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Whose {
+    directory: (u64, u64),
+    owner: u32,
+    group: u32,
+}
+
+impl Whose {
+    /// Of a path without links: nobody can have another one's directory stand there.
+    fn of(pool: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let found = fstat(openat2(AT_FDCWD, pool, how)?)?;
+        Ok(Self { directory: (found.st_dev, found.st_ino), owner: found.st_uid, group: found.st_gid })
+    }
+}
+
 /// One that runs.
 pub struct Carried {
     child: Child,
@@ -53,15 +76,22 @@ pub struct Carried {
 
 impl Carried {
     /// Starts one, with the rights of the pool's owner. It ends with this thread, however that ends.
-    pub fn start(mut carrier: Command, pool: &Path, keep: Option<u32>) -> io::Result<Self> {
+    pub fn start(
+        mut carrier: Command,
+        (pool, whose): (&Path, &mut Option<Whose>),
+        keep: Option<u32>,
+    ) -> io::Result<Self> {
         carrier.arg("carry").arg("--watch");
         if let Some(days) = keep {
             carrier.arg(format!("--keep={days}"));
         }
         carrier.arg("--").arg(pool).current_dir("/");
         carrier.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let directory = pool.metadata()?;
-        let (owner, group) = (directory.uid(), directory.gid());
+        let found = Whose::of(pool)?;
+        if *whose.get_or_insert(found) != found {
+            return Err(io::Error::other("another directory has its path by now, or it has another owner"));
+        }
+        let Whose { owner, group, .. } = found;
         if geteuid().is_root() && owner != 0 {
             // Without further groups.
             carrier.uid(owner).gid(group).env_clear().envs(std::env::vars_os().filter(|(name, _)| is_handed(name)));
@@ -130,9 +160,22 @@ fn home_of(user: u32) -> OsString {
 
 /// What it says is logged here.
 fn hear(says: ChildStderr) -> io::Result<()> {
-    let lines = BufReader::new(says).split(b'\n');
+    let mut says = BufReader::new(says);
     let told = move || {
-        for line in lines.map_while(Result::ok) {
+        let (mut since, mut count) = (Instant::now(), 0_u32);
+        while let Ok(Some(line)) = line_of(&mut says) {
+            if since.elapsed() >= MINUTE {
+                (since, count) = (Instant::now(), 0);
+            }
+            count = count.saturating_add(1);
+            if count > LINES {
+                if count == LINES + 1 {
+                    log::warn!(
+                        "carrier: it says more than {LINES} lines a minute; the rest of this minute is left out"
+                    );
+                }
+                continue;
+            }
             let line = String::from_utf8_lossy(&line);
             let (level, said) = taken_apart(&line);
             logging::find_again();
@@ -140,6 +183,24 @@ fn hear(says: ChildStderr) -> io::Result<()> {
         }
     };
     thread::Builder::new().name("hears".to_owned()).spawn(told).map(drop)
+}
+
+/// The next line, or as much of it as is logged: whoever says it may not be who was started. Nothing at the end.
+fn line_of(says: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    loop {
+        let some = says.fill_buf()?;
+        if some.is_empty() {
+            return Ok((!line.is_empty()).then_some(line));
+        }
+        let end = some.iter().position(|byte| *byte == b'\n');
+        let (len, used) = (end.unwrap_or(some.len()), end.map_or(some.len(), |end| end + 1));
+        line.extend_from_slice(&some[..len.min(4 * LINE - line.len())]);
+        says.consume(used);
+        if end.is_some() {
+            return Ok(Some(line));
+        }
+    }
 }
 
 /// Its lines begin with when and how bad; when, the log says itself.
@@ -161,6 +222,36 @@ mod tests {
         assert_eq!(taken_apart("[2026-11-29T10:00:00Z ERROR] a] b"), (Level::Error, "a] b"));
         assert_eq!(taken_apart("tensorfs remote: [x] y"), (Level::Warn, "tensorfs remote: [x] y"));
         assert_eq!(taken_apart("[x] y"), (Level::Warn, "[x] y"));
+    }
+
+    #[test]
+    fn of_what_it_says_no_more_is_kept_than_is_logged() {
+        let said = [&vec![b'x'; 100_000][..], b"\nshort\n\nlast"].concat();
+        let mut says = BufReader::with_capacity(700, &said[..]);
+        let mut lines = std::iter::from_fn(|| line_of(&mut says).unwrap());
+        assert_eq!(lines.next().map(|line| line.len()), Some(4 * LINE));
+        assert_eq!(lines.collect::<Vec<_>>(), [&b"short"[..], b"", b"last"]);
+    }
+
+    /// Whatever gets its path: whose rights its carrier has is decided once.
+    #[test]
+    fn another_directory_in_the_place_of_a_pool_is_carried_with_nobodys_rights() {
+        let room = tempfile::tempdir().unwrap();
+        let room = room.path().canonicalize().unwrap();
+        let (pool, other) = (room.join("pool"), room.join("other"));
+        std::fs::create_dir(&pool).unwrap();
+        let mut whose = Some(Whose::of(&pool).unwrap());
+        let mut start = || Carried::start(Command::new("/bin/true"), (&pool, &mut whose), None);
+        start().unwrap().end();
+        std::fs::rename(&pool, &other).unwrap();
+        std::os::unix::fs::symlink(&other, &pool).unwrap();
+        assert_eq!(start().err().and_then(|error| error.raw_os_error()), Some(libc::ELOOP));
+        std::fs::remove_file(&pool).unwrap();
+        std::fs::create_dir(&pool).unwrap();
+        assert!(start().is_err());
+        std::fs::remove_dir(&pool).unwrap();
+        std::fs::rename(&other, &pool).unwrap();
+        start().unwrap().end();
     }
 
     #[test]

@@ -7,10 +7,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,8 +16,8 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use tensorfs_layout::SegmentId;
 use tensorfs_layout::check::Committed;
+use tensorfs_layout::{SegmentId, Timestamp};
 
 use crate::error::{Error, Result};
 use crate::locked_in::{Needs, lock_in_thread};
@@ -40,6 +38,8 @@ const LEAST: Duration = Duration::from_secs(1);
 const MOST: usize = 32;
 /// as long as that is not so many looks ago.
 const STILL: u32 = 250;
+/// So many events are heard at a look.
+const EVENTS: usize = 4096;
 /// What is told of: files that are opened, and directories that are made,
 const TOLD: WatchFlags = WatchFlags::OPEN.union(WatchFlags::CREATE).union(WatchFlags::ONLYDIR);
 /// and at one look of so many which files are written to: that costs who writes half a microsecond each time. There is
@@ -51,17 +51,21 @@ pub trait Place: Send + 'static {
     /// Calls back with each of its directories.
     fn each_directory(&self, each: &mut dyn FnMut(BorrowedFd<'_>));
 
-    /// Opens one of the files in these, by its name.
-    fn open(&self, name: &str) -> Option<File>;
+    /// The state of one of the files in these, by its name. It is not opened: that would be told of, too.
+    fn state(&self, name: &str) -> Option<State>;
 }
+
+/// Bytes of a file, and when it was written to.
+type State = (u64, Timestamp);
 
 impl Place for Arc<Committed> {
     fn each_directory(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
         Committed::each_directory(self, each);
     }
 
-    fn open(&self, name: &str) -> Option<File> {
-        Committed::open(self, SegmentId::of_name(name)?).ok()
+    fn state(&self, name: &str) -> Option<State> {
+        let found = self.stat(SegmentId::of_name(name)?).ok()?;
+        Some((found.allocated.max(found.size), found.mtime))
     }
 }
 
@@ -141,12 +145,10 @@ impl Way {
         }
     }
 
-    /// Returns once there is nobody to make way for.
+    /// Returns once there is nobody to make way for, or the one who sees to that is not to be relied on.
     pub fn wait(&self) {
-        let mut is_held = locked(&self.shared.is_held);
-        while *is_held {
-            is_held = self.shared.is_free.wait(is_held).unwrap_or_else(PoisonError::into_inner);
-        }
+        let (is_held, is_free) = (locked(&self.shared.is_held), &self.shared.is_free);
+        drop(is_free.wait_timeout_while(is_held, LONGEST * 2, |is_held| *is_held));
     }
 }
 
@@ -233,9 +235,7 @@ impl Turns {
 struct Found {
     /// As its directory has it.
     name: String,
-    file: File,
-    /// Its bytes, and when it was written to.
-    state: (u64, i64, i64),
+    state: State,
     /// So many looks in a row it had been written to,
     row: u32,
     /// or not.
@@ -283,7 +283,7 @@ impl<'a> Watch<'a> {
         self.looks += 1;
         let mut is_busy = false;
         for found in &mut self.files {
-            let Some(now) = state(&found.file) else {
+            let Some(now) = self.place.state(&found.name) else {
                 found.still = STILL;
                 continue;
             };
@@ -300,17 +300,16 @@ impl<'a> Watch<'a> {
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
         let mut is_made = false;
-        // A reader of an empty queue is told so.
-        while let Ok(event) = events.next() {
+        // A reader of an empty queue is told so. What is told beyond that is heard at the next look.
+        for _ in 0..EVENTS {
+            let Ok(event) = events.next() else { break };
             let of_directory = event.events().contains(ReadFlags::ISDIR);
             is_made |= of_directory && event.events().contains(ReadFlags::CREATE);
             let name = event.file_name().filter(|_| !of_directory).and_then(|name| name.to_str().ok());
             let Some(name) = name.filter(|name| self.files.iter().all(|found| found.name != *name)) else { continue };
-            // This is an event, too, of one that is known then.
-            let Some(file) = self.place.open(name) else { continue };
             // What it has grown by until now is not known.
-            let Some(state) = state(&file) else { continue };
-            self.files.push_back(Found { name: name.to_owned(), file, state, row: 0, still: 0 });
+            let Some(state) = self.place.state(name) else { continue };
+            self.files.push_back(Found { name: name.to_owned(), state, row: 0, still: 0 });
             if self.files.len() > MOST {
                 // Those that are read, as by the carrier itself, make room for those that are written to.
                 let still = self.files.iter().position(|found| found.row == 0);
@@ -323,20 +322,16 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn state(file: &File) -> Option<(u64, i64, i64)> {
-    let found = file.metadata().ok()?;
-    Some((found.blocks().saturating_mul(512).max(found.len()), found.mtime(), found.mtime_nsec()))
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{create_dir, read_dir};
+    use std::fs::{File, create_dir, read_dir};
     use std::io::Write;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
 
     use super::*;
@@ -348,8 +343,9 @@ mod tests {
             read_dir(self).unwrap().for_each(|dir| each(File::open(dir.unwrap().path()).unwrap().as_fd()));
         }
 
-        fn open(&self, name: &str) -> Option<File> {
-            read_dir(self).unwrap().find_map(|dir| File::open(dir.unwrap().path().join(name)).ok())
+        fn state(&self, name: &str) -> Option<State> {
+            let found = read_dir(self).unwrap().find_map(|dir| dir.unwrap().path().join(name).metadata().ok())?;
+            Some(((found.blocks() * 512).max(found.len()), Timestamp::new(found.mtime(), found.mtime_nsec() as u32)))
         }
     }
 
@@ -400,8 +396,6 @@ mod tests {
         watch.files.clear();
         drop(std::fs::read(shard.join("old")).unwrap());
         assert!(!watch.is_busy() && watch.files.len() == 1);
-        // Whoever looks at it opens it, too.
-        assert!(!watch.is_busy() && watch.files.len() == 1);
         // A large one, from its first bytes on, in a directory that is made for it.
         let shard = dir.path().join("01");
         create_dir(&shard).unwrap();
@@ -427,6 +421,27 @@ mod tests {
             watch.is_busy();
         }
         assert!(watch.files.is_empty());
+    }
+
+    /// However many files are opened at the same time, a look ends, and who writes is seen.
+    #[test]
+    fn a_look_at_very_many_files_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let shard = dir.path().join("00");
+        create_dir(&shard).unwrap();
+        let names: Vec<PathBuf> = (0..20 * MOST).map(|n| shard.join(n.to_string())).collect();
+        names.iter().for_each(|name| std::fs::write(name, b"x").unwrap());
+        let place = dir.path().to_owned();
+        let mut watch = Watch::of(&place).unwrap();
+        for _ in 0..3 {
+            names.iter().for_each(|name| drop(File::open(name).unwrap()));
+            assert!(!watch.is_busy());
+            assert!(watch.files.len() <= MOST);
+        }
+        let mut large = File::create(shard.join("large")).unwrap();
+        watch.is_busy();
+        large.write_all(&vec![1; 1 << 20]).unwrap();
+        assert!(watch.is_busy());
     }
 
     /// Who carries stands still from when somebody writes to when he has ended.

@@ -10,6 +10,7 @@ mod profile;
 mod provider;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -84,6 +85,7 @@ pub struct Place {
     class: Option<String>,
     cipher: Option<Cipher>,
     hears: Hears,
+    halted: Halted,
 }
 
 /// Who hears how many bytes an object has that was got.
@@ -169,6 +171,7 @@ impl Place {
             class,
             cipher: None,
             hears: Hears::default(),
+            halted: Halted::default(),
         })
     }
 
@@ -193,7 +196,8 @@ impl Place {
         let (store, runtime) = (self.store.clone(), self.runtime.clone());
         let (bandwidth, class) = (self.bandwidth, self.class.clone());
         let (prefix, hears) = (Path::default(), self.hears.clone());
-        let place = Self { store, directory: None, prefix, shown, runtime, bandwidth, class, cipher: None, hears };
+        let (cipher, halted) = (None, self.halted.clone());
+        let place = Self { store, directory: None, prefix, shown, runtime, bandwidth, class, cipher, hears, halted };
         if let Some(directory) = &self.directory {
             let failed = |source| Error::Host { path: place.shown.clone(), what: "open", source };
             let directory = directory.below(name).map_err(failed)?;
@@ -405,7 +409,7 @@ impl Place {
 
     /// What can have all that goes on beside stand still.
     pub fn halts(&self) -> Halts {
-        Halts(self.runtime.clone())
+        Halts { runtime: self.runtime.clone(), halted: self.halted.clone() }
     }
 
     /// Puts that go on beside whoever asks for them.
@@ -418,16 +422,28 @@ impl Place {
 
 /// The threads by which bytes are put and got.
 #[derive(Debug)]
-pub struct Halts(Arc<Runtime>);
+pub struct Halts {
+    runtime: Arc<Runtime>,
+    halted: Halted,
+}
+
+/// Milliseconds for which all that goes on beside has stood still.
+type Halted = Arc<AtomicU64>;
 
 impl Halts {
     /// Has each of them wait, with what it is given for that, before it does anything else. What has been begun by then
     /// may take a little.
     pub fn halt(&self, wait: &(impl Fn() + Clone + Send + 'static)) {
-        for _ in 0..WORKERS {
-            let wait = wait.clone();
+        for worker in 0..WORKERS {
+            let (wait, halted) = (wait.clone(), self.halted.clone());
             // Who waits here keeps the whole thread, as is meant.
-            self.0.spawn(async move { wait() });
+            self.runtime.spawn(async move {
+                let begun = Instant::now();
+                wait();
+                if worker == 0 {
+                    halted.fetch_add(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+                }
+            });
         }
     }
 }
@@ -527,11 +543,11 @@ impl Puts<'_> {
         let class = self.place.class.iter().map(|class| (Attribute::StorageClass, AttributeValue::from(class.clone())));
         let options = PutOptions { attributes: class.collect(), ..PutOptions::default() };
         let object = self.place.object(&name);
-        let cipher = self.place.cipher.clone();
+        let (cipher, halted) = (self.place.cipher.clone(), self.place.halted.clone());
         runtime.spawn(async move {
             let put = match payload(cipher, &name, bytes).await {
                 Ok(payload) => {
-                    let put = within(limit, store.put_opts(&path, payload, options)).await;
+                    let put = within_and_halts((limit, &halted), store.put_opts(&path, payload, options)).await;
                     put.map_err(|source| Error::Store { object, what: "put", source })
                 }
                 Err(error) => Err(error),
@@ -602,15 +618,52 @@ fn time_for(bytes: u64) -> Duration {
 
 /// What comes of a call, unless that takes longer.
 async fn within<T>(limit: Duration, call: impl Future<Output = object_store::Result<T>>) -> object_store::Result<T> {
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let source = format!("no answer for {} seconds", limit.as_secs()).into();
-        Err(object_store::Error::Generic { store: "remote", source })
-    })
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)))
+}
+
+/// As [`within`], where it may stand still meanwhile: that does not count.
+async fn within_and_halts<T>(
+    (limit, halted): (Duration, &AtomicU64),
+    call: impl Future<Output = object_store::Result<T>>,
+) -> object_store::Result<T> {
+    let mut call = std::pin::pin!(call);
+    let (mut left, mut seen) = (limit, halted.load(Ordering::Relaxed));
+    while !left.is_zero() {
+        if let Ok(done) = tokio::time::timeout(left, &mut call).await {
+            return done;
+        }
+        let now = halted.load(Ordering::Relaxed);
+        (left, seen) = (Duration::from_millis(now.saturating_sub(seen)), now);
+    }
+    Err(no_answer(limit))
+}
+
+fn no_answer(limit: Duration) -> object_store::Error {
+    let source = format!("no answer for {} seconds", limit.as_secs()).into();
+    object_store::Error::Generic { store: "remote", source }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who stood still meanwhile has as long as before for what is left.
+    #[test]
+    fn what_has_stood_still_is_not_given_up_for_that() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let limit = Duration::from_millis(20);
+        let never = || async { std::future::pending::<object_store::Result<()>>().await };
+        let late = |halted: Arc<AtomicU64>| async move {
+            halted.fetch_add(60_000, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Ok(7)
+        };
+        runtime.block_on(async {
+            assert!(within_and_halts((limit, &AtomicU64::new(5)), never()).await.is_err());
+            let halted = Halted::default();
+            assert_eq!(within_and_halts((limit, &halted), late(halted.clone())).await.unwrap(), 7);
+        });
+    }
 
     #[test]
     fn a_url_has_no_credentials_and_is_one() {
