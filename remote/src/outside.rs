@@ -147,7 +147,7 @@ fn mountpoint(pool: &Path) -> io::Result<PathBuf> {
 fn is_mounted(mounts: &[u8], pool: &Path, at: &Path) -> bool {
     let is_told = |field: &[u8], path: &Path| told_as(path) == field;
     let lines = mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
-    let there = lines.filter(|fields| fields.get(4).is_some_and(|field| is_told(field, at))).last();
+    let there = lines.rev().find(|fields| fields.get(4).is_some_and(|field| is_told(field, at)));
     there.is_some_and(|fields| {
         let behind = fields.iter().position(|field| *field == b"-").and_then(|dash| fields.get(dash + 1..dash + 3));
         matches!(behind, Some([b"fuse.tensorfs", source]) if is_told(source, pool))
