@@ -220,7 +220,8 @@ fn a_mount_is_there_though_nobody_can_carry(setup: Setup) {
     mount.umount();
     // A copy of the program has no carrier beside it.
     let alone = mount.host().join("tensorfs");
-    fs::copy(mount.program().get_program(), &alone).unwrap();
+    // By another process: what this one has open to write, a child of another test has for a moment, too.
+    run_ok(Command::new("cp").arg(mount.program().get_program()).arg(&alone));
     let mut command = Command::new(&alone);
     command.env("PATH", "/nonexistent").args(["mount", "-o", "carry", "--log"]).arg(mount.log_path());
     let output = command.arg(mount.pool()).arg(mount.path()).output().unwrap();
