@@ -11,7 +11,6 @@ use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, SegmentId, Timestamp};
 
 use crate::caller::{Caller, Ending};
-use crate::clock;
 use crate::error::{Fault, Result};
 use crate::handover::{Entry, Kept};
 use crate::lane::Lane;
@@ -140,9 +139,9 @@ impl Files {
         }
         let counts_for = store.project_of(dir);
         let new_segment = self.new_segment(store.place(dir, name), counts_for, None)?;
-        // No earlier than what the host says of it: whoever takes over would take it for changed.
-        let now = clock::coarse();
-        let segment = new_segment.segment;
+        // What the host says of it: whoever takes over would take a later time for a change. Since Linux 6.13 it can be
+        // ahead of the host's clock with ticks, if another file has just been stamped by the one without.
+        let (segment, now) = (new_segment.segment, new_segment.since);
         let ino = Ino(store.pool().edit().next_id());
         store.saw(dir, name, ino);
         let node = self.node(ino);

@@ -40,7 +40,7 @@ impl Store {
         if timed.is_err() {
             self.pool.discard_segment(spare.segment);
         }
-        timed.map(|()| spare)
+        timed.map(|()| NewSegment { since: now, ..spare })
     }
 
     fn make_segment(&self, tier: u8) -> Result<NewSegment> {
@@ -49,7 +49,11 @@ impl Store {
             let number = SegmentId::in_tier(tier, self.pool.edit().next_id());
             let segment = number.ok_or(Fault::warn(libc::EIO, "no segment numbers are left"))?;
             match self.segments().create(segment) {
-                Ok(fd) => return Ok(NewSegment { segment, fd: Arc::new(fd), backing: None }),
+                Ok(fd) => {
+                    let since = host::stat(&fd).host("looking at a segment").map(|host| host.mtime);
+                    let since = since.inspect_err(|_| self.pool.discard_segment(segment))?;
+                    return Ok(NewSegment { segment, fd: Arc::new(fd), backing: None, since });
+                }
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
                 Err(error) => return Err(error).host("creating a segment"),
             }
@@ -72,7 +76,7 @@ impl Store {
         let fd: Arc<OwnedFd> = Arc::new(made.ok()?);
         self.counters.spares_made.add(1);
         let backing = if self.link.has_passthrough() { self.register(&*fd).ok() } else { None };
-        Some(NewSegment { segment, fd, backing })
+        Some(NewSegment { segment, fd, backing, since: clock::coarse() })
     }
 
     /// Removes the spares that are left. The next recovery finds what cannot be removed.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tensorfs_layout::SegmentId;
+use tensorfs_layout::{SegmentId, Timestamp};
 
 use super::backing::Backing;
 
@@ -35,6 +35,8 @@ pub(crate) struct NewSegment {
     pub fd: Arc<OwnedFd>,
     /// If it was given to the kernel already.
     pub backing: Option<Backing>,
+    /// When it was made, as the host says it.
+    pub since: Timestamp,
 }
 
 /// The spares of a mount.
@@ -138,7 +140,7 @@ mod tests {
 
     fn spare(number: u64) -> NewSegment {
         let fd = Arc::new(tempfile::tempfile().unwrap().into());
-        NewSegment { segment: SegmentId(number), fd, backing: None }
+        NewSegment { segment: SegmentId(number), fd, backing: None, since: Timestamp::default() }
     }
 
     fn fill(spares: &Spares) -> u64 {
