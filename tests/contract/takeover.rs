@@ -43,6 +43,7 @@ on_mounts!(
     who_writes_is_known_to_the_next_server,
     what_was_not_changed_keeps_its_times,
     what_was_made_to_be_read_keeps_its_times,
+    what_is_made_while_others_are_stamped_keeps_its_times,
     a_server_gives_up_its_rights,
     mounts_that_end_leave_each_other_alone,
     a_server_without_rights_and_keeper_is_unmounted,
@@ -851,6 +852,44 @@ fn what_was_made_to_be_read_keeps_its_times(setup: Setup) {
     drop(file);
     mount.kill_server();
     assert_eq!(times(), before, "it is closed");
+}
+
+/// Since Linux 6.13 the host stamps a new file no earlier than any other that was stamped by its clock without ticks,
+/// which is what a change behind a look is: so it can be ahead of the clock with ticks.
+///
+/// Proves K1, K2.
+fn what_is_made_while_others_are_stamped_keeps_its_times(setup: Setup) {
+    let Some(mut mount) = kept_with_tier(setup) else { return };
+    let dir = mount.at("d");
+    fs::create_dir(&dir).unwrap();
+    // Elsewhere there may be one that was made before.
+    xattr::set(&dir, "user.tensorfs.tier", b"ssd", 0).unwrap();
+    let paths: Vec<_> = (0..32).map(|n| dir.join(format!("f{n}"))).collect();
+    let (other, is_over) = (read_write(&mount.host().join("other")), AtomicBool::new(false));
+    let files: io::Result<Vec<File>> = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                other.write_all_at(b"x", 0).unwrap();
+                other.metadata().unwrap();
+            }
+        });
+        let make = |path| OpenOptions::new().read(true).custom_flags(libc::O_CREAT | libc::O_EXCL).open(path);
+        let files = paths.iter().map(make).collect();
+        is_over.store(true, SeqCst);
+        files
+    });
+    let files = files.unwrap();
+    let times = || -> Vec<_> {
+        let times = |path| asked_anew(path).map(|stat| [stat.stx_mtime, stat.stx_ctime]).unwrap();
+        let times = |path| times(path).map(|time| (time.tv_sec, time.tv_nsec));
+        paths.iter().map(|path| times(path)).collect()
+    };
+    let before = times();
+    mount.kill_server();
+    assert_eq!(times(), before, "they are open");
+    drop(files);
+    mount.kill_server();
+    assert_eq!(times(), before, "they are closed");
 }
 
 fn status_of(pid: i32, name: &str) -> String {
