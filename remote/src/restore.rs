@@ -143,20 +143,25 @@ pub fn restore_so(source: &Source<'_>, (to, how): (&Path, &How), progress: Progr
     .map_err(|error| refused(error.to_string()))?;
     let staging = Staging::make(&staged).map_err(|what| Error::Refused(format!("{}: {what}", staged.display())))?;
     let restored = restore_to(source, (&staging.path(), &mark), how, progress);
-    let restored = restored.map_err(|error| staging.named(error))?;
+    let (restored, carrying) = restored.map_err(|error| staging.named(error))?;
     fs::rename(&staged, to).map_err(host("give its name to what was restored beside it"))?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(host("make its name durable"))?;
+    // Until it has its name, the mark is what another one goes on by. Left behind, it is a note of no pool, and says
+    // nothing.
+    if let Some(carrying) = carrying {
+        carrying.forget()?;
+    }
     Ok(restored)
 }
 
-/// Makes the pool in a directory, or goes on with it.
+/// Makes the pool in a directory, or goes on with it. Returns by what its mark can be forgotten, too.
 fn restore_to(
     source: &Source<'_>,
     (staged, mark): (&Path, &[u8]),
     how: &How,
     progress: Progress<'_>,
-) -> Result<Restored> {
+) -> Result<(Restored, Option<Carrying>)> {
     let layout = source.layout.clone();
     let now = Timestamp::from(SystemTime::now());
     let begun = begun(staged, mark, &layout)?;
@@ -194,10 +199,7 @@ fn restore_to(
     pool.close()?;
     // Whoever has it open has its lock.
     drop((fetcher, written, pool));
-    if let Some(carrying) = Carrying::take(staged)? {
-        carrying.forget()?;
-    }
-    Ok(restored)
+    Ok((restored, Carrying::take(staged)?))
 }
 
 /// What is noted in the pool of where the bytes of its files come from.

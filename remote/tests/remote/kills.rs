@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use tensorfs_layout::ROOT;
 use tensorfs_layout::log::{Record, Transaction};
+use tensorfs_remote::place::{Access, Place};
+use tensorfs_remote::repository::Repository;
+use tensorfs_remote::restore::restore;
 
 use crate::pools::{TestPool, noise, seen};
 use crate::random::Random;
@@ -118,6 +121,45 @@ fn carriers_and_restores_that_are_killed_are_gone_on_with() {
         }
     }
     println!("of {rounds} each {} carriers and {} restores were killed before their ends", killed[0], killed[1]);
+}
+
+/// Whoever ends between the last byte and the name leaves what the next one goes on with; and behind that, a pool with
+/// the mark of its restore, which says nothing.
+///
+/// Proves E2.
+#[test]
+fn a_restore_that_ends_before_its_pool_has_its_name_is_gone_on_with() {
+    let mut pool = TestPool::new();
+    let copy = pool.dir.path().join("copy");
+    let staged = copy.with_file_name("copy.restoring");
+    pool.edit(|edit| edit.file(ROOT, b"file", &[&noise(1, 1 << 20), &noise(2, 40_000)], true));
+    let url = format!("file://{}/remote", pool.dir.path().display());
+    let own = pool.path();
+    for arguments in [&["set", text(&own), &url][..], &["carry", text(&own)]] {
+        assert!(carrier(arguments).status().unwrap().success(), "{arguments:?}");
+    }
+    let repository = Repository::new(Place::open(&url, &Access::default()).unwrap());
+    let newest = repository.newest().unwrap();
+    let mark = std::cell::RefCell::new(Vec::new());
+    // The name is taken meanwhile, by what is there for a time.
+    let takes_the_name = |_, _| {
+        fs::create_dir_all(copy.join("x")).unwrap();
+        *mark.borrow_mut() = fs::read(staged.join("remote")).unwrap();
+    };
+    restore(&repository, &newest, &copy, &takes_the_name).unwrap_err();
+    assert!(staged.join("log").exists() && copy.join("x").exists());
+    fs::remove_dir_all(&copy).unwrap();
+    let restore = ["restore", &*url, text(&copy)];
+    assert!(carrier(&restore).status().unwrap().success());
+    assert!(seen(&copy) == seen(&own) && !staged.exists() && !copy.join("remote").exists());
+
+    fs::write(copy.join("remote"), &*mark.borrow()).unwrap();
+    assert!(!carrier(&["status", text(&copy)]).stderr(Stdio::null()).status().unwrap().success(), "it has no remote");
+    let other = format!("file://{}/other", pool.dir.path().display());
+    for arguments in [&["set", text(&copy), &other][..], &["carry", text(&copy)], &["check", &other, "--data"]] {
+        assert!(carrier(arguments).status().unwrap().success(), "{arguments:?}");
+    }
+    assert!(seen(&copy) == seen(&own));
 }
 
 /// Not in a trace either: of a store that is not reached, of a directory, and of one that takes what is put and gives
