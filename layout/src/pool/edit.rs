@@ -107,6 +107,7 @@ impl Edit<'_> {
         pool.append(&mut self.state, draft, reserve, |live, id| {
             // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
             let guard = AbortOnPanic;
+            pool.hearer.hears(&live.view, transaction.records(), id);
             pool.apply(live, transaction.into_records(), numbers, id);
             pool.queue_freed(live, id, None);
             std::mem::forget(guard);
