@@ -552,7 +552,7 @@ fn change(mount: &Mount, random: &mut Random, held: &mut Vec<File>) {
 /// Proves E34.
 fn what_is_said_to_be_carried_is_there(setup: Setup) {
     let rounds = std::env::var("TENSORFS_CARRIED").ok().and_then(|text| text.parse().ok()).unwrap_or(12_u64);
-    let first = std::env::var("TENSORFS_CARRIED_FROM").ok().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
+    let first = std::env::var("TENSORFS_CARRIED_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
     let mut mount = setup.mount();
     if mount.is_plain() {
         return setup_needs_a_mount();
