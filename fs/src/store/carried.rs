@@ -1,5 +1,5 @@
-//! What the pool's carrier has noted of where the second copy has come to, for whoever asks whether something is
-//! carried.
+//! What it takes to say whether something is carried: what the pool's carrier has noted of where the second copy has
+//! come to, and what was touched since.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use tensorfs_layout::globs::Globs;
 use tensorfs_layout::pool::Pool;
 use tensorfs_layout::{Ino, TxId};
 
-use super::Store;
 use super::touched::Touched;
 
 /// The carrier's note, as far as it is told here.
@@ -46,6 +45,13 @@ pub(crate) struct SecondCopy {
     pub reached: Option<Reached>,
 }
 
+impl SecondCopy {
+    /// One of which nothing is known.
+    pub fn unknown() -> Self {
+        Self { globs: Arc::default(), reached: None }
+    }
+}
+
 /// It has all of the pool as it was after a transaction, but for what is told here.
 pub(crate) struct Reached {
     /// The transaction.
@@ -72,11 +78,11 @@ impl Carried {
         let log = pool.log_file().inspect_err(|error| log::debug!("{error}")).ok();
         let carried = Self { touched: touched.clone(), log, globs: Mutex::default() };
         if let Some(note) = pool.carried().ok().flatten() {
-            let reached = carried.parsed(pool, &note.note).and_then(|note| note.arrived);
-            let own = reached.filter(|reached| Some(&reached.log) == carried.log.as_ref());
+            let arrived = serde_json::from_slice(&note.note).ok().and_then(|note: Note| note.arrived);
+            let own = arrived.filter(|arrived| carried.is_own(arrived)).map(|arrived| TxId(arrived.transaction));
             // A log that has lost transactions which were carried gives their numbers to others.
-            let (newest, ahead) = (pool.newest(), own.map(|reached| TxId(reached.transaction)));
-            let ahead = ahead.filter(|ahead| *ahead > newest).map(|ahead| TxId(ahead.0.saturating_add(1)));
+            let newest = pool.newest();
+            let ahead = own.filter(|ahead| *ahead > newest).map(|ahead| TxId(ahead.0.saturating_add(1)));
             touched.keep(ahead.unwrap_or(newest));
         }
         let hears = touched;
@@ -84,10 +90,31 @@ impl Carried {
         carried
     }
 
-    /// A note of this pool that can be read.
-    fn parsed(&self, pool: &Pool, note: &[u8]) -> Option<Note> {
-        let note: Note = serde_json::from_slice(note).ok()?;
-        (note.pool == pool.superblock().uuid_text()).then_some(note)
+    /// What was touched since the second copy was made.
+    pub fn touched(&self) -> &Touched {
+        &self.touched
+    }
+
+    /// What a note says; nothing if it is of a pool that was here before. Of one that cannot be read nothing is known.
+    pub fn told(&self, pool: &Pool, note: &[u8]) -> Option<SecondCopy> {
+        let Ok(Note { pool: uuid, settings, arrived }) = serde_json::from_slice(note) else {
+            return Some(SecondCopy::unknown());
+        };
+        if uuid != pool.superblock().uuid_text() {
+            return None;
+        }
+        let Some(globs) = self.globs(settings.exclude) else { return Some(SecondCopy::unknown()) };
+        let newest = pool.newest();
+        let arrived = arrived.filter(|arrived| self.is_own(arrived) && arrived.transaction <= newest.0);
+        let reached = arrived.and_then(|Arrived { transaction, all, unsettled, .. }| {
+            let unsettled = unsettled?.into_iter().map(Ino).collect();
+            Some(Reached { transaction: TxId(transaction), all, unsettled })
+        });
+        Some(SecondCopy { globs, reached })
+    }
+
+    fn is_own(&self, arrived: &Arrived) -> bool {
+        Some(&arrived.log) == self.log.as_ref()
     }
 
     fn globs(&self, globs: Vec<String>) -> Option<Arc<Globs>> {
@@ -102,48 +129,5 @@ impl Carried {
         let compiled = Arc::new(Globs::of(&globs).ok()?);
         *self.globs.lock() = (globs, compiled.clone());
         Some(compiled)
-    }
-}
-
-impl Store {
-    /// What was touched since the second copy was made.
-    pub fn touched(&self) -> &Touched {
-        &self.carried.touched
-    }
-
-    /// From now on what is touched is kept in mind: somebody makes a second copy, or asks for it.
-    pub fn keep_touched(&self) {
-        let _unchanging = self.view();
-        self.touched().keep(self.pool.newest());
-    }
-
-    /// What is noted of the pool's second copy, if it has one. Of a note that cannot be read nothing is known. The
-    /// host's disk is read for it.
-    pub fn second_copy(&self) -> Option<SecondCopy> {
-        let unknown = || SecondCopy { globs: Arc::default(), reached: None };
-        let note = match self.pool.carried() {
-            Ok(note) => note?,
-            Err(error) => {
-                log::debug!("{error}");
-                return Some(unknown());
-            }
-        };
-        self.keep_touched();
-        let Some(Note { settings, arrived, pool }) = serde_json::from_slice(&note.note).ok() else {
-            return Some(unknown());
-        };
-        // It is of a pool that was here before.
-        if pool != self.pool.superblock().uuid_text() {
-            return None;
-        }
-        let Some(globs) = self.carried.globs(settings.exclude) else { return Some(unknown()) };
-        let newest = self.pool.newest();
-        let is_own = |arrived: &Arrived| Some(&arrived.log) == self.carried.log.as_ref();
-        let arrived = arrived.filter(|arrived| is_own(arrived) && arrived.transaction <= newest.0);
-        let reached = arrived.and_then(|Arrived { transaction, all, unsettled, .. }| {
-            let unsettled = unsettled?.into_iter().map(Ino).collect();
-            Some(Reached { transaction: TxId(transaction), all, unsettled })
-        });
-        Some(SecondCopy { globs, reached })
     }
 }

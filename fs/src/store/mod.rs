@@ -31,6 +31,7 @@ mod project;
 mod records;
 mod removed;
 pub(crate) mod reserved;
+mod second_copy;
 mod segments;
 mod spares;
 mod tiers;

@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 
 use crate::ids::TxId;
 use crate::log::record::Record;
-use crate::pool::opened::Pool;
 use crate::tree::view::View;
 
 /// Hears of each transaction, with the view as it is before, and before anybody sees it as it is behind. Waits for
@@ -23,17 +22,15 @@ impl fmt::Debug for Hearer {
 }
 
 impl Hearer {
+    /// Who it is. The first one stays.
+    pub fn is(&self, when: WhenStored) {
+        let _ = self.0.set(when);
+    }
+
     /// A transaction is about to become part of the view.
     pub fn hears(&self, view: &View, records: &[Record], id: TxId) {
         if let Some(when) = self.0.get() {
             when(view, records, id);
         }
-    }
-}
-
-impl Pool {
-    /// Has `when` called with each transaction from now on. The first one stays.
-    pub fn when_stored(&self, when: WhenStored) {
-        let _ = self.hearer.0.set(when);
     }
 }

@@ -22,7 +22,6 @@ use crate::medium::read_only::ReadOnly;
 use crate::pool::budget::Budget;
 use crate::pool::commits::Commits;
 use crate::pool::current::Current;
-use crate::pool::hearer::Hearer;
 use crate::pool::lock::{Holder, LOCK, PoolLock, holder_of};
 use crate::pool::opened::{Live, Pool, Upkeep};
 use crate::pool::recover::reading;
@@ -197,7 +196,6 @@ impl Pool {
             failed: RwLock::new(failed),
             removals: Removals::default(),
             recovery: Recovery::default(),
-            hearer: Hearer::default(),
         };
         let mut recovery = found.recovery;
         if pool.is_read_only().is_none() {

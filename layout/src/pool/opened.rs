@@ -24,7 +24,6 @@ use crate::pool::carrying::{Carried, carried_in};
 use crate::pool::commits::Commits;
 use crate::pool::current::Current;
 use crate::pool::ending::Ending;
-use crate::pool::hearer::Hearer;
 use crate::pool::lock::PoolLock;
 use crate::pool::patience::Patience;
 use crate::pool::recovery::Recovery;
@@ -54,8 +53,6 @@ pub struct Pool {
     pub(super) failed: RwLock<Option<String>>,
     pub(super) removals: Removals,
     pub(super) recovery: Recovery,
-    /// Who hears of what is stored.
-    pub(super) hearer: Hearer,
 }
 
 /// What keeping the log in order takes.
