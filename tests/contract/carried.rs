@@ -13,7 +13,7 @@ use serde_json::Value;
 use tensorfs_tests::random::Random;
 use tensorfs_tests::{Mount, Pattern, Setup, on_mounts, xattr};
 
-use crate::remote::{Watching, setup_needs_a_mount, text, with_remote};
+use crate::remote::{Watching, setup_needs_a_mount, text, tree_of, with_remote};
 
 on_mounts!(
     a_path_says_whether_it_is_carried,
@@ -24,6 +24,7 @@ on_mounts!(
     of_a_note_that_is_none_nothing_is_carried,
     where_more_is_touched_than_is_kept_in_mind_nothing_is_carried,
     what_was_only_read_is_still_carried,
+    what_has_left_is_carried_and_what_is_damaged_is_not,
     what_is_said_to_be_carried_is_there,
 );
 
@@ -426,6 +427,40 @@ fn what_was_only_read_is_still_carried(setup: Setup) {
     fs::read_dir(mount.at("d")).unwrap().for_each(drop);
     mount.sync();
     assert_eq!(words(&mount, ["", "d", "d/f"]), ["carried"; 3]);
+}
+
+/// Proves E26, E34.
+fn what_has_left_is_carried_and_what_is_damaged_is_not(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    ["d", "e"].into_iter().for_each(|dir| fs::create_dir(mount.at(dir)).unwrap());
+    ["d/f", "d/g", "e/h"].into_iter().zip(1..).for_each(|(path, seed)| {
+        fs::write(mount.at(path), Pattern(seed).bytes(0, SIZE)).unwrap();
+    });
+    carry(&mount);
+    assert_eq!(words(&mount, ["", "d", "d/f", "d/g", "e"]), ["carried"; 5]);
+    // The remote alone has its bytes, wherever it is.
+    mount.tensorfs_ok(["tier", "move", text(&mount.at("d/g")), "remote"]);
+    carry(&mount);
+    assert_eq!(words(&mount, ["d", "d/f", "d/g"]), ["carried"; 3]);
+    xattr::set(&mount.at("d"), NAME, b"no", 0).unwrap();
+    carry(&mount);
+    assert_eq!(words(&mount, ["d", "d/f", "d/g"]), ["no", "no", "carried"]);
+    xattr::remove(&mount.at("d"), NAME).unwrap();
+    carry(&mount);
+    assert_eq!(words(&mount, ["d", "d/f", "d/g"]), ["carried"; 3]);
+    // What it has is not what is here.
+    let bytes = Pattern(1).bytes(0, SIZE);
+    let segments = mount.pool().join("segments");
+    let files = tree_of(&segments);
+    let (segment, _) = files.iter().find(|(_, (_, _, found))| *found == bytes).unwrap();
+    let segment = OpenOptions::new().write(true).open(segments.join(segment)).unwrap();
+    segment.write_all_at(&[!bytes[100]], 100).unwrap();
+    assert!(!mount.tensorfs(["scrub", text(mount.path())]).status.success());
+    assert_eq!(words(&mount, ["", "d", "d/f", "d/g", "e"]), ["behind", "behind", "behind", "carried", "carried"]);
 }
 
 /// What the remote has, by its path: what `list` says of it.
