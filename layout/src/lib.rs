@@ -11,6 +11,7 @@
 //!
 //! A tower: each imports those before it in this list, and none behind it.
 //!
+//! * [`globs`]: names that fit;
 //! * [`medium`]: how bytes on the host become durable;
 //! * [`log`]: records, frames, blocks, the superblock;
 //! * [`tree`]: the live view, which is what all records together say;
@@ -40,6 +41,7 @@ pub mod check;
 mod error;
 #[cfg(test)]
 mod forged_logs;
+pub mod globs;
 mod ids;
 pub mod log;
 pub mod medium;

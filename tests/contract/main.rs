@@ -3,6 +3,7 @@
 
 mod aside;
 mod bring;
+mod carried;
 mod carrying;
 mod chain;
 mod commits;

@@ -63,7 +63,7 @@ pub fn file_of(mount: &Mount, url: &str, path: &str) -> Value {
 }
 
 /// What is below a directory: mode, time and bytes of each file, target of each link.
-fn tree_of(top: &Path) -> BTreeMap<PathBuf, (u32, i64, Vec<u8>)> {
+pub fn tree_of(top: &Path) -> BTreeMap<PathBuf, (u32, i64, Vec<u8>)> {
     let (mut found, mut left) = (BTreeMap::new(), vec![top.to_owned()]);
     while let Some(dir) = left.pop() {
         for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {

@@ -1,5 +1,5 @@
 //! What tensorfs says of a regular file in extended attributes: `user.tensorfs.state`, `.records`, `.complete`,
-//! `.tensors`, `.checksum`, `.tier`; of a directory `.complete`.
+//! `.tensors`, `.checksum`, `.tier`, `.remote`; of a directory `.complete` and `.remote`.
 //!
 //! They are worked out when they are read. They are not listed, so nothing copies them along with a file, and they
 //! cannot be set or removed, but for the tier, and `.remote` of a directory. The kernel lets read them who may read the
@@ -10,7 +10,7 @@ use tensorfs_layout::log::PM;
 use tensorfs_layout::tree::Run;
 
 use crate::error::{Fault, Result};
-use crate::store::reserved::{OWN_XATTRS, PROJECT};
+use crate::store::reserved::{OWN_XATTRS, PROJECT, REMOTE};
 
 use super::Content;
 
@@ -31,6 +31,9 @@ impl Content {
         if name.strip_prefix(OWN_XATTRS) == Some(b"complete") {
             let word = |complete| if complete { "complete" } else { "incomplete" };
             return Ok(self.is_complete(ino, may_read)?.map(|complete| word(complete).into()));
+        }
+        if name == REMOTE {
+            return Ok(self.is_carried(ino, may_read)?.map(Into::into));
         }
         if !is_file {
             return own.map(Some).ok_or(Fault::new(libc::ENODATA));

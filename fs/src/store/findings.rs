@@ -82,6 +82,11 @@ impl Store {
         self.damage.version(ino).is_some_and(|version| self.is_version(ino, version))
     }
 
+    /// The files that are known to be damaged; one that was written since may be among them.
+    pub fn known_damaged(&self) -> Vec<Ino> {
+        self.damage.versions().into_iter().map(|(ino, _)| ino).collect()
+    }
+
     /// The path of an object. Asked for again, it is found without a search if nothing was moved.
     pub fn path_to_show(&self, view: &View, ino: Ino) -> Option<Vec<u8>> {
         let known = self.damage.shown().paths.get(&ino).cloned();

@@ -11,6 +11,7 @@ mod backing;
 mod bell;
 mod bounds;
 mod capacity;
+mod carried;
 mod counters;
 mod damage;
 mod descriptors;
@@ -30,9 +31,11 @@ mod project;
 mod records;
 mod removed;
 pub(crate) mod reserved;
+mod second_copy;
 mod segments;
 mod spares;
 mod tiers;
+mod touched;
 mod trace;
 pub(crate) mod writers;
 
@@ -52,6 +55,8 @@ pub(crate) use awaited::{Awaited, Bytes, Had, Wanted};
 pub(crate) use backing::Backing;
 pub(crate) use bell::{Bell, Bells};
 pub(crate) use capacity::{Admitted, Space};
+use carried::Carried;
+pub(crate) use carried::{Reached, SecondCopy};
 pub use counters::Counts;
 pub(crate) use counters::{Counter, Counters};
 pub(crate) use damage::{BadRun, Scrub};
@@ -102,6 +107,7 @@ pub(crate) struct Store {
     bells: Arc<Bells>,
     awaited: Arc<Awaited>,
     following: Following,
+    carried: Carried,
 }
 
 impl Store {
@@ -119,6 +125,7 @@ impl Store {
             placement: Placement::new(&pool),
             awaited: Awaited::new(&pool),
             following: Following::default(),
+            carried: Carried::new(&pool),
             pool,
             link: Link::new(options.handover.clone()),
             durability,

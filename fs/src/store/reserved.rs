@@ -12,7 +12,8 @@ pub(crate) const OWN_XATTRS: &[u8] = b"user.tensorfs.";
 /// [`PROJECT`] the only attribute of tensorfs' own that can be set.
 pub(crate) const TIER: &[u8] = b"user.tensorfs.tier";
 
-/// Of a directory: `no` if what is below it is left out of the pool's second copy. The carrier looks for it.
+/// Whether the pool's second copy has it as it is. Set to `no` on a directory, what is below that is left out; the
+/// carrier looks for it.
 pub(crate) const REMOTE: &[u8] = b"user.tensorfs.remote";
 
 /// The project that a file, or what is made in a directory, counts for, which `tensorfs quota` sets. One of the names

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::{ROOT, SegmentId, TxId};
 use crate::log::blocks::Log;
 use crate::log::census::{Census, decide_blocks};
-use crate::log::file::{LOG, open_log, open_pool};
+use crate::log::file::{LOG, open_log, open_pool, which};
 use crate::log::scan::{self, ScannedBlock};
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium;
@@ -48,6 +48,7 @@ pub struct Committed {
     transaction: TxId,
     segments: Segments,
     in_use: bool,
+    log: String,
 }
 
 impl Committed {
@@ -57,6 +58,7 @@ impl Committed {
         let pool = Arc::new(open_pool(dir)?);
         let io = |error| Error::in_pool(dir, LOG, "read", error);
         let log = open_log(&pool, false)?;
+        let own = which(&log).map_err(io)?;
         let medium = log.try_clone().and_then(medium::open_to_read);
         let medium: Arc<dyn Medium> = Arc::new(ReadOnly(medium.map_err(io)?));
         for _ in 0..ATTEMPTS {
@@ -75,7 +77,7 @@ impl Committed {
             let mut segments = Segments::open_all(&pool, medium.clone()).map_err(failed)?;
             let whose = Whose { pool: superblock.uuid, boot: boot_id(None) };
             segments.open_tiers(&view, whose, false).map_err(failed)?;
-            return Ok(Self { dir: pool, medium, superblock, view, transaction, segments, in_use });
+            return Ok(Self { dir: pool, medium, superblock, view, transaction, segments, in_use, log: own });
         }
         let what = "transactions of its log cannot be found; `tensorfs check` says whether it is damaged".into();
         Err(Error::Invalid { pool: dir.into(), what })
@@ -105,6 +107,11 @@ impl Committed {
     /// The newest transaction that the tree is of.
     pub fn transaction(&self) -> TxId {
         self.transaction
+    }
+
+    /// Which log that is a transaction of ([`Pool::log_file`](crate::pool::Pool::log_file)).
+    pub fn log_file(&self) -> &str {
+        &self.log
     }
 
     /// True if the pool was in use when it was read: then only what is sealed of a file is known to stay as it is.

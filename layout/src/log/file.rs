@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use crate::error::{Error, Result};
 use crate::medium::dir::Dir;
@@ -32,4 +34,11 @@ pub(crate) fn open_log(pool: &Dir, write: bool) -> Result<File> {
         Err(error) if Foreign::of(&error).is_some() => Err(no_pool(format!("\"log\": {error}"))),
         Err(error) => Err(Error::io(pool.path_of(LOG), "open", error)),
     }
+}
+
+/// Which file a log is: one that took its place, or a copy of it, is another, and gives its numbers anew.
+pub(crate) fn which(log: &File) -> io::Result<String> {
+    let found = log.metadata()?;
+    let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    Ok(format!("{:x}-{:x}", found.ino(), born.as_nanos()))
 }

@@ -17,7 +17,7 @@ use crate::medium::remote_note::{NEW_REMOTE, REMOTE, REMOTE_LOCK};
 use crate::pool::turns::{self, Turn};
 
 /// The most that is read of a note.
-const MOST: u64 = 64 << 10;
+pub const NOTE_MOST: u64 = 64 << 10;
 /// The byte of the lock file that the carrier has locked. Another one is locked in turns by whoever has files leave.
 const BYTE: i64 = 0;
 
@@ -137,7 +137,7 @@ fn is_taken_in(dir: &Dir) -> Result<bool> {
 }
 
 pub(crate) fn carried_in(dir: &Dir) -> Result<Option<Carried>> {
-    match dir.read(REMOTE, MOST) {
+    match dir.read(REMOTE, NOTE_MOST) {
         Ok(note) => Ok(Some(Carried { note, owner: dir.owner().uid(), is_taken: is_taken_in(dir)? })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Error::in_pool(dir.path(), REMOTE, "read", error)),

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::ids::{Ino, TxId};
 use crate::log::group::Group;
 use crate::pool::failures::Failures;
+use crate::pool::hearer::Hearer;
 
 /// Records what lies below directories that were moved.
 pub type BeforeMoves = Box<dyn Fn(&[Ino]) -> Result<()> + Send + Sync>;
@@ -41,6 +42,8 @@ pub(super) struct Commits {
     /// The horizon that stands in the fixed places too. Locked while it is written there.
     marked: Mutex<u64>,
     moves: Moves,
+    /// Who hears of what is stored.
+    pub hearer: Hearer,
 }
 
 impl Commits {
@@ -53,6 +56,7 @@ impl Commits {
             failures: Failures::default(),
             marked: Mutex::default(),
             moves: Moves::default(),
+            hearer: Hearer::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::log::draft::Draft;
 use crate::log::ledger::Placed;
 use crate::log::record::Record;
 use crate::log::transaction::Transaction;
+use crate::pool::hearer::WhenStored;
 use crate::pool::opened::{Changing, Live, Pool};
 use crate::pool::unanswered::answering;
 use crate::tree::view::View;
@@ -26,6 +27,11 @@ impl Pool {
     /// while holding this. Others read it, also while the host takes a frame of the log.
     pub fn edit(&self) -> Edit<'_> {
         Edit { pool: self, state: self.state_with_room(None) }
+    }
+
+    /// Has `when` called with each transaction from now on. The first one stays.
+    pub fn when_stored(&self, when: WhenStored) {
+        self.commits.hearer.is(when);
     }
 
     /// As [`Pool::edit`], unless others have that right for longer: for what is not worth waiting for the host.
@@ -107,6 +113,7 @@ impl Edit<'_> {
         pool.append(&mut self.state, draft, reserve, |live, id| {
             // Rule 2: the frame is stored. Should anything panic from here on, memory and log would differ.
             let guard = AbortOnPanic;
+            pool.commits.hearer.hears(&live.view, transaction.records(), id);
             pool.apply(live, transaction.into_records(), numbers, id);
             pool.queue_freed(live, id, None);
             std::mem::forget(guard);

@@ -13,7 +13,7 @@ use parking_lot::{MappedRwLockReadGuard, Mutex, MutexGuard, RwLock, RwLockReadGu
 use crate::error::{Error, Result, reason};
 use crate::ids::{SegmentId, TxId};
 use crate::log::blocks::Log;
-use crate::log::file::{LOG, open_log};
+use crate::log::file::{LOG, open_log, which};
 use crate::log::superblock::{PoolState, Superblock};
 use crate::medium::Acting;
 use crate::medium::dir::Dir;
@@ -154,6 +154,12 @@ impl Pool {
     /// A file on the filesystem that the pool's directory is on, to find out what can be done with such.
     pub fn host_file(&self) -> Result<File> {
         open_log(self.dir(), false)
+    }
+
+    /// Which file the log is, of all that have been in its place: of one that was copied, or written anew by a repair,
+    /// numbers of transactions say nothing to another.
+    pub fn log_file(&self) -> Result<String> {
+        which(&self.host_file()?).map_err(|error| Error::in_pool(&self.path, LOG, "look at", error))
     }
 
     /// The live view, to read.

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use tensorfs_layout::globs::{Globs, joined};
 use tensorfs_layout::tree::{Object, View};
 use tensorfs_layout::{Ino, ROOT};
 
@@ -16,58 +16,9 @@ use crate::error::{Error, Result};
 pub const ATTRIBUTE: &str = "user.tensorfs.remote";
 /// Its value if that is not carried; there is no other.
 pub const NO: &[u8] = b"no";
-/// All globs have so many bytes together at most.
-const GLOBS_MAX: usize = 8 << 10;
-/// A path that is longer fits no glob with a slash, as no call takes it.
-const PATH_MAX: usize = 4095;
-
-/// Globs, compiled: as those of the placement map, one without a slash fits a name in any directory, and one with a
-/// slash a path from the root.
-#[derive(Clone, Debug, Default)]
-pub struct Globs {
-    names: GlobSet,
-    paths: GlobSet,
-}
-
-impl Globs {
-    /// Compiles globs. One that can fit nothing is refused: whoever wrote it means something by it.
-    pub fn of(globs: &[String]) -> Result<Self> {
-        if globs.iter().map(String::len).sum::<usize>() > GLOBS_MAX {
-            return Err(Error::Refused(format!("--exclude: more than {} KiB of globs", GLOBS_MAX >> 10)));
-        }
-        let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
-        for glob in globs {
-            let wrong = |why: String| Error::Refused(format!("--exclude {glob:?}: {why}"));
-            let pattern = glob.strip_prefix('/').unwrap_or(glob);
-            if pattern.ends_with('/') {
-                return Err(wrong("a directory is named without a slash behind it".into()));
-            }
-            if pattern.split('/').any(|part| ["", ".", ".."].contains(&part)) {
-                return Err(wrong("fits nothing: a path is names with a slash between them, from the root on".into()));
-            }
-            let compiled = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
-            let compiled = compiled.map_err(|error| wrong(error.kind().to_string()))?;
-            if glob.contains('/') {
-                paths.add(compiled)
-            } else {
-                names.add(compiled)
-            };
-        }
-        let built = |builder: GlobSetBuilder| {
-            builder.build().map_err(|error| Error::Refused(format!("--exclude: all together: {}", error.kind())))
-        };
-        Ok(Self { names: built(names)?, paths: built(paths)? })
-    }
-
-    /// True if a name that is at this path, from the root on, is left out for its own sake.
-    pub fn fit(&self, name: &[u8], path: Option<&[u8]>) -> bool {
-        let fits = |set: &GlobSet, text| !set.is_empty() && set.is_match_candidate(&Candidate::from_bytes(text));
-        fits(&self.names, name) || path.is_some_and(|path| fits(&self.paths, path))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.paths.is_empty()
-    }
+/// Compiles what `remote set --exclude` was told.
+pub fn compiled(globs: &[String]) -> Result<Globs> {
+    Globs::of(globs).map_err(|why| Error::Refused(format!("--exclude{why}")))
 }
 
 /// How much is left out: regular files that no name is carried of.
@@ -150,7 +101,7 @@ impl LeftOut {
             }
             let own: Path = above.and_then(|above| joined(&above, name)).map(Rc::from);
             for (cookie, name, ino) in view.entries_after(dir, 0) {
-                let path = own.as_ref().filter(|_| !globs.paths.is_empty()).and_then(|own| joined(own, name));
+                let path = own.as_ref().filter(|_| globs.want_paths()).and_then(|own| joined(own, name));
                 let is_out = is_out || globs.fit(name, path.as_deref());
                 if is_out && !needed.names.contains(&(dir, cookie)) {
                     out.names.insert((dir, cookie));
@@ -165,6 +116,11 @@ impl LeftOut {
             out.amount.bytes = out.amount.bytes.saturating_add(object.size());
         }
         out
+    }
+
+    /// True if nothing is left out, and nothing says that anything is.
+    pub fn is_nothing(&self) -> bool {
+        self.is_nothing
     }
 
     /// True of an object that is carried. What has no name any more is not, where anything is left out: which name it
@@ -206,53 +162,6 @@ pub fn why(view: &View, globs: &Globs, path: &[u8]) -> Option<String> {
     closed(at).then(|| by_attribute(way))
 }
 
-/// The path of a name; none if that is too long.
-pub fn joined(dir: &[u8], name: &[u8]) -> Option<Vec<u8>> {
-    let path = if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() };
-    Some(path).filter(|path| path.len() <= PATH_MAX)
-}
-
 fn says_no(object: &Object) -> bool {
     object.is_dir() && object.xattr(ATTRIBUTE.as_bytes()) == Some(NO)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fits(globs: &[&str], path: &str) -> bool {
-        let globs = Globs::of(&globs.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>()).unwrap();
-        globs.fit(path.rsplit('/').next().unwrap().as_bytes(), Some(path.as_bytes()))
-    }
-
-    #[test]
-    fn a_glob_fits_a_name_or_a_path() {
-        for (globs, path, expected) in [
-            (&["*.tmp"][..], "a/b/c.tmp", true),
-            (&["cache"], "a/cache", true),
-            (&["/cache"], "a/cache", false),
-            (&["/cache"], "cache", true),
-            (&["run/*"], "run/a", true),
-            (&["run/*"], "run/a/b", false),
-            (&["run/**"], "run/a/b", true),
-            (&["run/**"], "run", false),
-            (&["**/optimizer*"], "optimizer.bin", true),
-            (&["**/optimizer*"], "a/b/optimizer.bin", true),
-            (&["x", "*.log"], "y/a.log", true),
-            (&["a{b,c}/[0-9]"], "ac/5", true),
-            (&["q\\*"], "qq", false),
-            (&[], "a", false),
-        ] {
-            assert_eq!(fits(globs, path), expected, "{globs:?} {path}");
-        }
-        assert!(Globs::of(&["*.tmp".into()]).unwrap().fit(b"\xff.tmp", None));
-    }
-
-    #[test]
-    fn a_glob_that_can_fit_nothing_is_refused() {
-        for glob in ["", "/", "cache/", "a//b", "./a", "a/../b", "[a", "{a"] {
-            let said = Globs::of(&[glob.to_owned()]).unwrap_err().to_string();
-            assert!(said.starts_with("--exclude") && said.lines().count() == 1, "{glob}: {said}");
-        }
-    }
 }

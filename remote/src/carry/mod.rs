@@ -28,7 +28,7 @@ pub mod to_leave;
 mod way;
 
 pub use behind::Pace;
-pub use note::{Healing, Intended, Mended, Note, Settings, Unmended};
+pub use note::{Arrived, Coverage, Healing, Intended, Mended, Note, Settings, Unmended};
 pub use pass::{Carrier, Outcome, Passed};
 pub use tails::Tails;
 pub use way::Way;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
-use tensorfs_layout::pool::{Carried, Carrying, carried};
+use tensorfs_layout::pool::{Carried, Carrying, NOTE_MOST, carried};
 use tensorfs_layout::tree::View;
 
 use crate::carry::behind::Pace;
@@ -104,6 +104,32 @@ pub struct Collection {
     pub collect_error: Option<String>,
 }
 
+/// What the remote has of the pool, and what not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Coverage {
+    /// Files of its tree whose parts are not all of them.
+    pub incomplete: u64,
+    /// Files that were left out, and their bytes.
+    pub left_out: (u64, u64),
+    /// Where it has come to, for whoever serves the pool; nothing if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrived: Option<Arrived>,
+}
+
+/// Where a remote has come to: it has all of the pool as it was after a transaction, but for what is told here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrived {
+    /// Which log that is a transaction of, of all that may have the place of the pool's.
+    pub log: String,
+    /// The transaction.
+    pub transaction: u64,
+    /// Nothing was left out.
+    pub all: bool,
+    /// The numbers of the files whose bytes it may have otherwise, or not all of; none if these are too many.
+    pub unsettled: Option<Vec<u64>>,
+}
+
 /// The note.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
@@ -121,8 +147,9 @@ pub struct Note {
     pub transaction: u64,
     /// When that was carried, in seconds since 1970.
     pub carried: Option<i64>,
-    /// Files of that tree whose parts are not all of them.
-    pub incomplete: u64,
+    /// What it has, and what not.
+    #[serde(flatten)]
+    pub coverage: Coverage,
     /// How far behind that is, and how it comes on.
     #[serde(flatten)]
     pub pace: Pace,
@@ -134,9 +161,6 @@ pub struct Note {
     /// What came of removing by itself what the retention does not need.
     #[serde(flatten)]
     pub collection: Collection,
-    /// Files that were left out, and their bytes.
-    #[serde(default)]
-    pub left_out: (u64, u64),
     /// What came of mending.
     #[serde(default)]
     pub healing: Healing,
@@ -165,7 +189,13 @@ impl Note {
 
     /// Keeps it.
     pub fn keep(&self, carrying: &Carrying) -> Result<()> {
-        let bytes = serde_json::to_vec(self).map_err(|error| Error::Refused(error.to_string()))?;
+        let written = |note: &Self| serde_json::to_vec(note).map_err(|error| Error::Refused(error.to_string()));
+        let mut bytes = written(self)?;
+        if bytes.len() as u64 > NOTE_MOST {
+            // It is to be read again.
+            let coverage = Coverage { arrived: None, ..self.coverage.clone() };
+            bytes = written(&Self { coverage, ..self.clone() })?;
+        }
         Ok(carrying.write(&bytes)?)
     }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tensorfs_layout::check::Committed;
+use tensorfs_layout::globs::Globs;
 use tensorfs_layout::pool::{self, Carrying, Holder, holder};
+use tensorfs_layout::tree::{FileChain, Object, View};
 use tensorfs_layout::{Ino, SegmentId};
 
 use crate::carry::behind::Behind;
@@ -16,18 +18,20 @@ use crate::carry::changes::changes;
 use crate::carry::content::{Cutter, Placed};
 use crate::carry::file::Reader;
 use crate::carry::left;
-use crate::carry::left_out::{Amount, Globs, LeftOut};
-use crate::carry::note::{Collection, Healing, Intended, Note};
+use crate::carry::left_out::{self, Amount, LeftOut};
+use crate::carry::note::{Arrived, Collection, Healing, Intended, Note};
 use crate::carry::tails::Tails;
 use crate::carry::way::Way;
 use crate::error::{Error, Result};
 use crate::gc::{self, Keep, Removed};
 use crate::locked_in::{check, lock_in};
 use crate::place::Place;
-use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Repository, State};
+use crate::repository::{Content, FORMAT, Head, Line, Newest, OBJECTS, Repository, State, Tree};
 
 /// So often it is noted how far a pass has come that takes long.
 const NOTED: Duration = Duration::from_secs(10);
+/// So many files are named of which the remote may not have all.
+const UNSETTLED: usize = 1024;
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// So often a pass is begun anew as files have left meanwhile.
 const AGAIN: u32 = 8;
@@ -100,6 +104,8 @@ struct Looked {
     /// Files that are about to come to rest.
     pending: u64,
     left_out: Amount,
+    /// Nothing is left out, not even what is no file.
+    is_all: bool,
 }
 
 impl Carrier {
@@ -145,7 +151,7 @@ impl Carrier {
     pub fn with(pool: &Path, carrying: Carrying, mut note: Note, place: Place, patience: Duration) -> Result<Self> {
         let repository = Repository::new(place);
         let newest = noted(&mut note, &carrying, repository.newest())?;
-        let exclude = Globs::of(&note.settings.exclude);
+        let exclude = left_out::compiled(&note.settings.exclude);
         let exclude = noted(&mut note, &carrying, exclude)?;
         let pool = pool.to_owned();
         let mut carrier = Self {
@@ -274,7 +280,12 @@ impl Carrier {
     /// anything else until the remote has this pool's again.
     fn claim(&mut self, newest: Newest) -> Result<()> {
         self.is_doubted = true;
-        self.is_own(&newest)?;
+        let is_own = self.is_own(&newest);
+        if is_own.is_err() && self.note.coverage.arrived.take().is_some() {
+            // What this pool has put is not what is there.
+            self.note.keep(&self.carrying)?;
+        }
+        is_own?;
         self.is_doubted = false;
         self.reader.know(&newest.tree);
         self.newest = newest;
@@ -335,7 +346,7 @@ impl Carrier {
             let newest = self.repository.newest()?;
             self.claim(newest)?;
         }
-        if self.patience.held.is_some() || self.note.incomplete > 0 {
+        if self.patience.held.is_some() || self.note.coverage.incomplete > 0 {
             have_committed(&self.pool);
         }
         let left = self.carrying.left()?;
@@ -359,9 +370,9 @@ impl Carrier {
         if self.patience.held.is_none() {
             self.before = (self.placed.read, self.placed.put);
         }
-        let Looked { lines, pending, left_out } = self.look(&committed)?;
+        let Looked { lines, pending, left_out, is_all } = self.look(&committed)?;
         let incomplete = incomplete(&self.newest, &lines);
-        self.note.left_out = (left_out.files, left_out.bytes);
+        self.note.coverage.left_out = (left_out.files, left_out.bytes);
         let passed = |this: &Self, outcome| {
             let (read, put) = (this.placed.read - this.before.0, this.placed.put - this.before.1);
             Passed { outcome, transaction, read, put, incomplete, left_out }
@@ -372,11 +383,11 @@ impl Carrier {
         self.patience.held = None;
         // Whoever has taken a remote over says so, though he may have nothing else to say.
         if lines.is_empty() && is_ours {
-            self.arrived(transaction, incomplete)?;
+            self.arrived(&committed, (incomplete, is_all))?;
             return Ok(Some(passed(self, Outcome::Nothing)));
         }
         committed.check_unchanged().inspect_err(|_| self.ready.clear())?;
-        match self.put(&committed, lines, (incomplete, left))? {
+        match self.put(&committed, lines, (incomplete, is_all), left)? {
             true => Ok(Some(passed(self, Outcome::Carried))),
             false => Ok(None),
         }
@@ -515,11 +526,17 @@ impl Carrier {
             }
             line => line,
         });
-        Ok(Looked { lines: lines.collect(), pending, left_out: out.amount() })
+        Ok(Looked { lines: lines.collect(), pending, left_out: out.amount(), is_all: out.is_nothing() })
     }
 
     /// Puts a batch. False if a file has left meanwhile that it has not: then there is none.
-    fn put(&mut self, committed: &Committed, lines: Vec<Line>, (incomplete, left): (u64, u64)) -> Result<bool> {
+    fn put(
+        &mut self,
+        committed: &Committed,
+        lines: Vec<Line>,
+        (incomplete, is_all): (u64, bool),
+        left: u64,
+    ) -> Result<bool> {
         let superblock = committed.superblock();
         let number = self.newest.number() + 1;
         let head = Head {
@@ -553,7 +570,7 @@ impl Carrier {
         (self.newest.head, self.newest.hash) = (Some(head), Some(hash));
         self.newest.came.since += len;
         (self.note.number, self.note.hash, self.note.intended) = (number, Some(hash), None);
-        self.arrived(committed.transaction().0, incomplete)?;
+        self.arrived(committed, (incomplete, is_all))?;
         if self.newest.wants_base() {
             self.repository.put_base(&mut self.newest)?;
         }
@@ -561,10 +578,17 @@ impl Carrier {
     }
 
     /// The remote has the tree as it was after this transaction.
-    fn arrived(&mut self, transaction: u64, incomplete: u64) -> Result<()> {
+    fn arrived(&mut self, committed: &Committed, (incomplete, is_all): (u64, bool)) -> Result<()> {
+        let transaction = committed.transaction().0;
         self.note.transaction = transaction;
         self.note.carried = Some(now());
-        self.note.incomplete = incomplete;
+        self.note.coverage.incomplete = incomplete;
+        self.note.coverage.arrived = Some(Arrived {
+            log: committed.log_file().to_owned(),
+            transaction,
+            all: is_all,
+            unsettled: unsettled(committed.view(), &self.newest.tree),
+        });
         self.note.pace.behind = Behind::of_tree(&self.newest.tree);
         self.note.unfinished = false;
         self.note.error = None;
@@ -624,6 +648,16 @@ fn noted<T>(note: &mut Note, carrying: &Carrying, outcome: Result<T>) -> Result<
         }
     }
     outcome
+}
+
+/// The files of a remote's tree, as that is the pool's, of whose bytes it may not have all, or have others: nothing
+/// proves that those which are not sealed stay as they are. None if they are too many to be named.
+fn unsettled(view: &View, tree: &Tree) -> Option<Vec<u64>> {
+    let is_sealed = |ino| view.object(Ino(ino)).and_then(Object::chain).is_some_and(FileChain::is_sealed);
+    let is_settled = |(ino, file): &(u64, &Content)| file.state == State::Whole && is_sealed(*ino);
+    let files = tree.entries().filter_map(|entry| Some((entry.ino, entry.file.as_ref()?)));
+    let found: Vec<u64> = files.filter(|file| !is_settled(file)).map(|(ino, _)| ino).take(UNSETTLED + 1).collect();
+    (found.len() <= UNSETTLED).then_some(found)
 }
 
 fn incomplete(newest: &Newest, lines: &[Line]) -> u64 {

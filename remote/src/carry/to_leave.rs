@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use tensorfs_layout::globs::joined;
 use tensorfs_layout::log::REMOTE_NAME;
 use tensorfs_layout::tree::{Object, View};
 use tensorfs_layout::{Ino, ROOT};
-
-use crate::carry::left_out::joined;
 
 /// The attribute of a directory that names a tier.
 const TIER: &[u8] = b"user.tensorfs.tier";

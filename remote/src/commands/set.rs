@@ -6,8 +6,8 @@ use bytes::Bytes;
 use tensorfs_layout::check::Committed;
 use tensorfs_layout::pool::{Carrying, Turn, lock_of};
 
-use crate::carry::left_out::Globs;
-use crate::carry::{Note, Settings};
+use crate::carry::left_out;
+use crate::carry::{Coverage, Note, Settings};
 use crate::commands::cli::{self, Pool, Set};
 use crate::commands::show;
 use crate::crypt::{Cipher, Key};
@@ -34,7 +34,7 @@ pub fn set(arguments: Set) -> Result<()> {
         storage_class: arguments.storage_class,
         ..arguments.reach.access()
     };
-    Globs::of(&arguments.exclude)?;
+    left_out::compiled(&arguments.exclude)?;
     let before = Note::kept(&carrying, &uuid)?;
     let key_before = before.as_ref().and_then(|note| note.settings.key_file.as_ref());
     if let Some(file) = key_before.filter(|_| arguments.reach.key_file.is_none()) {
@@ -65,7 +65,11 @@ pub fn set(arguments: Set) -> Result<()> {
     let is_what_was_put = before.as_ref().is_none_or(|before| is_last(before, &newest));
     let dropped = before.as_ref().map(|before| dropped(&before.settings, &settings)).unwrap_or_default();
     let note = match (before, &newest.head) {
-        (Some(before), _) => Note { settings, ..before },
+        // Something else may be left out from now on.
+        (Some(before), _) => {
+            let coverage = Coverage { arrived: None, ..before.coverage.clone() };
+            Note { settings, coverage, ..before }
+        }
         (None, Some(head)) if !arguments.take_over && head.pool != uuid => {
             return Err(Error::Refused(format!(
                 "{}: there is a copy of pool {} already; choose another place, or --take-over if that pool is gone",

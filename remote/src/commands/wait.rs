@@ -1,7 +1,6 @@
 //! `wait`: returns when the remote has files as they are now, whole.
 
 use std::fs::{self, File, Metadata};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,11 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use rustix::fs::lgetxattr;
-use rustix::io::Errno;
 use tensorfs_layout::check::Committed;
+use tensorfs_layout::globs::joined;
 
-use crate::carry::left_out::{self, Globs};
+use crate::carry::left_out;
 use crate::carry::{Carrier, Note, Outcome, Passed, Settings};
 use crate::commands::catching_up::CatchingUp;
 use crate::commands::cli;
@@ -100,7 +98,7 @@ fn wait(path: &Path, told: &Arc<Told>, tries: Option<u32>) -> Result<()> {
             let directory = if path.is_dir() { &*path } else { path.parent().unwrap_or(&place.at) };
             File::open(directory).and_then(|directory| directory.sync_all()).map_err(host("sync"))?;
             let committed = Committed::read(&place.pool)?;
-            let globs = Globs::of(&note_of(&place.pool)?.settings.exclude)?;
+            let globs = left_out::compiled(&note_of(&place.pool)?.settings.exclude)?;
             if let Some(why) = left_out::why(committed.view(), &globs, place.within.as_os_str().as_bytes()) {
                 return Err(Error::Refused(format!("{}: is left out of the remote, {why}", path.display())));
             }
@@ -265,7 +263,7 @@ enum Carried {
 /// Fails on what no waiting brings to the remote. What is left out of it is passed over.
 fn is_carried(tree: &Tree, (place, note): (&OnMount, &Note), path: &Path) -> Result<Carried> {
     let lacks = |path: &Path, what: &str| Ok(Carried::No(format!("; {}: {what}", path.display())));
-    let globs = Globs::of(&note.settings.exclude)?;
+    let globs = left_out::compiled(&note.settings.exclude)?;
     let within = place.within.as_os_str().as_bytes();
     let Some(top) = tree.resolve(&text_of(within)) else { return lacks(path, "was not carried yet") };
     let within = within.strip_prefix(b"/").unwrap_or(within);
@@ -285,14 +283,14 @@ fn is_carried(tree: &Tree, (place, note): (&OnMount, &Note), path: &Path) -> Res
             _ if !is_same(entry, &now) => return lacks(&path, "has changed since it was carried"),
             _ => {}
         }
-        if !entry.is_dir() || says_no(&path).map_err(host)? {
+        if !entry.is_dir() || says_no(entry) {
             continue;
         }
         let mut carried: std::collections::HashMap<&str, u64> = tree.names(ino).collect();
         for there in fs::read_dir(&path).map_err(host)? {
             let there = there.map_err(host)?;
             let name = there.file_name();
-            let own = within.as_ref().and_then(|within| left_out::joined(within, name.as_bytes()));
+            let own = within.as_ref().and_then(|within| joined(within, name.as_bytes()));
             if globs.fit(name.as_bytes(), own.as_deref()) {
                 continue;
             }
@@ -309,14 +307,8 @@ fn is_carried(tree: &Tree, (place, note): (&OnMount, &Note), path: &Path) -> Res
 }
 
 /// True of a directory nothing below which is carried.
-fn says_no(path: &Path) -> io::Result<bool> {
-    let mut value = [0_u8; left_out::NO.len()];
-    match lgetxattr(path, left_out::ATTRIBUTE, &mut value[..]) {
-        Ok(len) => Ok(value[..len] == *left_out::NO),
-        // What is longer is something else.
-        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(false),
-        Err(errno) => Err(errno.into()),
-    }
+fn says_no(entry: &Entry) -> bool {
+    entry.xattrs().any(|(name, value)| name == left_out::ATTRIBUTE.as_bytes() && value == left_out::NO)
 }
 
 fn is_same(entry: &Entry, now: &Metadata) -> bool {

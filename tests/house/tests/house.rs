@@ -53,7 +53,7 @@ const ROOMS: [Rooms; 4] = [
     },
     Rooms {
         of: "tensorfs-layout",
-        levels: &["testing", "check", "pool", "segment", "tree", "log", "medium", "error ids parallel time"],
+        levels: &["testing", "check", "pool", "segment", "tree", "log", "medium", "error globs ids parallel time"],
         also: &[],
     },
 ];
