@@ -165,7 +165,7 @@ fn arrays_of_a_database_that_cannot_be_put_together_are_none(setup: Setup) {
     ];
     for (name, key, value) in none {
         make(&mount.at(name), &[], &[(key, Made::Here(value))]);
-        make(&mount.at(&format!("{name} in a file")), value, &[(key, Made::In((0, 0, value.len() as u64)))]);
+        make(&mount.at(format!("{name} in a file")), value, &[(key, Made::In((0, 0, value.len() as u64)))]);
         assert!(!tree(&mount, &format!("{name}.checkpoint")).exists(), "{name}");
         assert!(!tree(&mount, &format!("{name} in a file.checkpoint")).exists(), "{name}");
     }
@@ -428,7 +428,7 @@ fn very_many_arrays_of_a_database_are_files(setup: Setup) {
     let mut entries: Vec<(&[u8], Made<'_>)> = { keys.iter() }
         .flat_map(|[key, value]| [(key.as_bytes(), Made::Here(&said)), (value.as_bytes(), Made::Here(&large))])
         .collect();
-    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+    entries.sort_by_key(|(one, _)| *one);
     make(&mount.at("large"), &[], &entries);
     let listed = fs::read_dir(tree(&mount, "large.checkpoint")).unwrap_err();
     assert_eq!(listed.raw_os_error(), Some(libc::EIO));
@@ -445,7 +445,7 @@ fn databases_are_listed_before_anybody_looks_into_them(setup: Setup) {
     }
     const COUNT: usize = 150;
     let name = |n: usize| format!("{n:0200}");
-    (0..COUNT).for_each(|n| simple(&mount.at(&format!("run/{}", name(n))), (0, 1, 2)));
+    (0..COUNT).for_each(|n| simple(&mount.at(format!("run/{}", name(n))), (0, 1, 2)));
     let mut found = 0;
     for entry in fs::read_dir(tree(&mount, "run")).unwrap() {
         let entry = entry.unwrap();
