@@ -17,6 +17,7 @@ use crate::background::{commit_if_changed, seal_file};
 use crate::caller::Caller;
 use crate::content::Content;
 use crate::content::control::{Control, right_number};
+pub use crate::content::values::arrays_of;
 use crate::error::Fault;
 use crate::file::{Files, Grown};
 use crate::handover::Handover;

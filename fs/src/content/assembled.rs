@@ -18,6 +18,7 @@ use super::checkpoint::Checkpoint;
 use super::checkpoints::{Parts, There};
 use super::decoders::{Decoding, Held};
 use super::npy::changed;
+use super::plan::{Found, Place};
 
 /// What the pieces of an open tensor take is counted in lots of this size.
 const LOT: usize = 4 << 10;
@@ -62,6 +63,10 @@ enum Stored {
     Lacking(Arc<[u8]>),
     /// Nowhere: the chunk of that name is not there, and each of its elements is that.
     Nowhere(Box<(Box<str>, Box<[u8]>)>),
+    /// Here, as the plan had it: in no file as they are to be read.
+    Here(Box<[u8]>),
+    /// Nowhere, by what the plan says: each of its elements is that.
+    Absent(Arc<[u8]>),
 }
 
 /// Room for the pieces of a tensor that a user opens. Others have as much as they want.
@@ -106,7 +111,8 @@ impl Piece {
 
     fn memory(&self) -> usize {
         let decoder = match &self.stored {
-            Stored::At(_) | Stored::Within(..) | Stored::Lacking(_) => 0,
+            Stored::At(_) | Stored::Within(..) | Stored::Lacking(_) | Stored::Absent(_) => 0,
+            Stored::Here(bytes) => bytes.len(),
             Stored::Decoded(decoded) => 2 * size_of::<Tensor>() + 2 * size_of_val(&*decoded.0.shape),
             Stored::Nowhere(nowhere) => size_of_val(&**nowhere) + nowhere.0.len() + nowhere.1.len(),
         };
@@ -115,10 +121,23 @@ impl Piece {
 
     /// Fills the buffer with its bytes from one on, which belong to whole elements of so many.
     fn read(&self, content: &Content, item: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        if let Stored::Nowhere(nowhere) = &self.stored {
-            let (name, fill) = &**nowhere;
-            buffer.chunks_exact_mut(fill.len()).for_each(|element| element.copy_from_slice(fill));
-            return if content.there(self.file, name) == There::Nothing { Ok(()) } else { Err(Fault::stale()) };
+        match &self.stored {
+            Stored::Nowhere(nowhere) => {
+                let (name, value) = &**nowhere;
+                fill(buffer, value);
+                return if content.there(self.file, name) == There::Nothing { Ok(()) } else { Err(Fault::stale()) };
+            }
+            Stored::Here(bytes) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX);
+                let bytes = bytes.get(from..).and_then(|bytes| bytes.get(..buffer.len()));
+                buffer.copy_from_slice(bytes.ok_or(Fault::new(libc::EIO))?);
+                return Ok(());
+            }
+            Stored::Absent(value) => {
+                fill(buffer, value);
+                return Ok(());
+            }
+            _ => {}
         }
         let source = content.bytes_of(self.file, &self.version);
         let read = match &self.stored {
@@ -128,8 +147,8 @@ impl Piece {
                 let part = Part { starts: &vec![0; sizes.len()], sizes };
                 read_within(&*source, (part, chunk), (item, *start), offset / item, buffer)
             }
-            Stored::Lacking(fill) => {
-                buffer.chunks_exact_mut(fill.len()).for_each(|element| element.copy_from_slice(fill));
+            Stored::Lacking(value) => {
+                fill(buffer, value);
                 Ok(())
             }
             Stored::Decoded(decoded) => {
@@ -138,7 +157,7 @@ impl Piece {
                 let read = content.decoders.with(held, new, |decoding| decoding.read(&source, offset, buffer));
                 read.and_then(|count| if count == buffer.len() { Ok(()) } else { Err(short()) })
             }
-            Stored::Nowhere(_) => Ok(()),
+            Stored::Nowhere(_) | Stored::Here(_) | Stored::Absent(_) => Ok(()),
         };
         // Looked at after reading: what has changed before shows now.
         let is_stale = changed(content, self.file, &self.version).is_some();
@@ -150,6 +169,11 @@ impl Piece {
             read => read.map_err(fault),
         }
     }
+}
+
+/// Makes each element that.
+fn fill(buffer: &mut [u8], value: &[u8]) {
+    buffer.chunks_exact_mut(value.len()).for_each(|element| element.copy_from_slice(value));
 }
 
 fn short() -> io::Error {
@@ -261,8 +285,14 @@ impl Assembled {
     ) -> std::result::Result<Vec<Piece>, Why> {
         let chunk: Arc<[u64]> = array.as_stored(array.chunk.clone().unwrap_or_default()).into();
         let lacking: Arc<[u8]> = array.fill.as_deref().unwrap_or_default().into();
-        let mut pieces = Vec::new();
-        for (part, place) in checkpoint.plan.pieces(nth) {
+        let (plan, mut pieces) = (&checkpoint.plan, Vec::new());
+        for (part, place) in plan.pieces(nth) {
+            if plan.is_in_database(nth) {
+                let piece = Self::of_value(checkpoint, (array, &chunk, &lacking), (part, place), parts)?;
+                room.take(content, piece.memory())?;
+                pieces.push(piece);
+                continue;
+            }
             let because = |why| Why::Part(place.file, why);
             let numbers = [part.starts, part.sizes].concat().into();
             let piece = match (parts.get(place.file), array.block()) {
@@ -304,9 +334,48 @@ impl Assembled {
         Ok(pieces)
     }
 
+    /// A piece of an array in a database: what a value of that has of it, or the fill value if there is none.
+    fn of_value(
+        checkpoint: &Checkpoint,
+        (array, chunk, lacking): (&Array, &Arc<[u64]>, &Arc<[u8]>),
+        (part, place): (Part<'_>, Place),
+        parts: &mut Parts<'_>,
+    ) -> std::result::Result<Piece, Why> {
+        const ODD: &str = "a chunk of it is not as long as its elements are";
+        let len = array.plain_chunk().ok_or(Fault::stale())?;
+        // What is in no file is as the plan had it, whatever becomes of that.
+        let of_plan = (checkpoint.dir, checkpoint.plans.first().ok_or(Fault::stale())?.1);
+        let ((file, version), stored) = match checkpoint.plan.find(place) {
+            Found::Nowhere if array.fill.is_none() => {
+                return Err(Why::Plan("a chunk of it is not there, and its fill value is not known"));
+            }
+            Found::Nowhere => (of_plan, Stored::Absent(lacking.clone())),
+            Found::Here(bytes) if bytes.len() as u64 != len => return Err(Why::Plan(ODD)),
+            Found::Here(bytes) => {
+                let mut own = vec![0; (part.volume() * array.item_size) as usize];
+                let wanted = Part { starts: &vec![0; part.sizes.len()], sizes: part.sizes };
+                read_within(&bytes, (wanted, chunk), (array.item_size, 0), 0, &mut own).map_err(fault)?;
+                (of_plan, Stored::Here(own.into()))
+            }
+            Found::There => {
+                let because = |why| Why::Part(place.file, why);
+                let (file, version) = parts.get(place.file).ok_or(because("is not there"))?;
+                if place.len != len {
+                    return Err(Why::Plan(ODD));
+                }
+                if place.offset.checked_add(place.len).is_none_or(|end| end > version.size) {
+                    return Err(because("is cut short"));
+                }
+                ((file, version), in_chunk(place.offset, chunk, part.sizes))
+            }
+        };
+        Ok(Piece { file, version, numbers: [part.starts, part.sizes].concat().into(), stored })
+    }
+
     /// The files that have something of it.
     pub fn files(&self) -> impl Iterator<Item = Ino> {
-        let is_in_one = |piece: &&Piece| !matches!(piece.stored, Stored::Nowhere(_));
+        let is_in_one =
+            |piece: &&Piece| !matches!(piece.stored, Stored::Nowhere(_) | Stored::Here(_) | Stored::Absent(_));
         self.pieces.iter().filter(is_in_one).map(|piece| piece.file)
     }
 

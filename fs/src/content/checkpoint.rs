@@ -10,6 +10,7 @@ use crate::file::Version;
 use crate::shares::{Share, Shares};
 
 use super::cache::Verdicts;
+use super::databases::{Databases, Seen};
 use super::index::Index;
 use super::kept::Kept;
 use super::plan::Plan;
@@ -36,6 +37,8 @@ pub(super) struct Checkpoint {
     /// The directory, and its plans as they were when they were read.
     pub dir: Ino,
     pub plans: Vec<(Ino, Version)>,
+    /// Other files that what they say was read from, by their paths, as they were then.
+    pub files: Vec<(Box<str>, Seen)>,
     /// What they say.
     pub plan: Plan,
     /// They say nothing, as none of them can be read.
@@ -47,8 +50,9 @@ pub(super) struct Checkpoint {
 /// What is known of directories, within a bound of memory.
 pub(super) struct Checkpoints {
     kept: Kept<Arc<Checkpoint>>,
-    /// Whether files are plans.
+    /// Whether files are plans; and whether databases have something that can be put together.
     pub verdicts: Verdicts,
+    pub databases: Databases,
     room: Shares,
     turns: Turns,
 }
@@ -58,6 +62,7 @@ impl Default for Checkpoints {
         Self {
             kept: Kept::new(KEPT_MAX),
             verdicts: Verdicts::new(VERDICTS_MAX),
+            databases: Databases::default(),
             room: Shares::new(ROOM),
             turns: Turns::default(),
         }
@@ -76,7 +81,9 @@ impl Checkpoint {
     }
 
     fn memory(&self) -> usize {
-        size_of::<Checkpoint>() + self.plan.memory() + self.index.bytes()
+        let of_file = |(path, seen): &(Box<str>, Seen)| size_of_val(seen) + size_of_val(path) + path.len();
+        let files: usize = self.files.iter().map(of_file).sum();
+        size_of::<Checkpoint>() + self.plan.memory() + self.index.bytes() + files
     }
 }
 
@@ -137,7 +144,8 @@ mod tests {
         for n in 0..20_000 {
             let room = all.room(None, 100, || Ok(())).unwrap();
             let (index, plan) = (Index::default(), Plan::default());
-            let one = Checkpoint { stamp: n, index, dir: Ino(n), plans: Vec::new(), plan, is_broken: false, room };
+            let (plans, files) = (Vec::new(), Vec::new());
+            let one = Checkpoint { stamp: n, index, dir: Ino(n), plans, files, plan, is_broken: false, room };
             all.take_in(one, true);
         }
         let looks = Cell::new(0);

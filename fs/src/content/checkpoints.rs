@@ -3,12 +3,13 @@
 //! What is known of a directory holds for one version of its plans. Which files are the parts is looked up each time.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tensorfs_formats::{Format, Tensor, is_called_as_plan};
+use tensorfs_formats::{Format, Planned, Tensor, is_called_as_plan};
 use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, Timestamp};
 
@@ -21,10 +22,13 @@ use crate::reader::Broken;
 use super::Content;
 use super::bytes::{fault, has_spent_all};
 use super::checkpoint::{Checkpoint, READING_MAX, readings};
+use super::databases::Seen;
 use super::hash::number;
 use super::index::Index;
 use super::plan::{Draft, Place, Plan};
 use super::tensors::Tensors;
+use super::values::Why;
+use super::whole::DATABASE;
 
 /// So many plans of a directory count, of so many that are called so.
 const PLANS_MAX: usize = 8;
@@ -181,15 +185,23 @@ struct Read {
     is_all: bool,
 }
 
+/// What tells other files that plans were read from.
+fn marks_of(files: &[(Box<str>, Seen)]) -> Vec<Option<(Ino, Option<impl Hash>)>> {
+    let mark = |version: Version| (version.segment, version.size, version.mtime);
+    files.iter().map(|(_, seen)| seen.map(|(ino, version)| (ino, version.map(mark)))).collect()
+}
+
 fn ids_of(plans: &[(Ino, io::Error)]) -> Vec<Ino> {
     plans.iter().map(|(ino, _)| *ino).collect()
 }
 
-/// What plans say together, whether one was left out, and which could not be read this time.
+/// What plans say together, whether one was left out, which could not be read this time, and of which other files that
+/// was read.
 struct Together {
     plan: Plan,
     left_out: bool,
     not_now: Vec<(Ino, io::Error)>,
+    files: Vec<(Box<str>, Seen)>,
 }
 
 /// What one plan says, or why it says nothing.
@@ -208,22 +220,33 @@ impl Content {
     /// much read as he may.
     pub(super) fn has_plan(&self, dir: Ino) -> Option<bool> {
         for (ino, version) in self.plans_in(dir) {
-            if self.is_plan(ino, version)? {
+            if self.is_plan(dir, ino, version)? {
                 return Some(true);
             }
         }
         Some(false)
     }
 
-    fn is_plan(&self, ino: Ino, version: Version) -> Option<bool> {
+    fn is_plan(&self, dir: Ino, ino: Ino, version: Version) -> Option<bool> {
         let looked = clock::now();
         if let Some(known) = self.checkpoints.verdicts.of(ino, &version) {
             return Some(known);
         }
-        let source = self.bytes_of(ino, &version);
-        let found = source.pieces(&mut |_| ControlFlow::Break(()));
+        let (source, mut is_database) = (self.bytes_of(ino, &version), false);
+        let found = source.pieces(&mut |said| {
+            is_database = said == Planned::Database;
+            ControlFlow::Break(())
+        });
         source.close();
         let verdict = match found.and_then(|found| found.error.map_or(Ok(found.stopped), Err)) {
+            // Other files say that, and what was said is known as long as those are what they were.
+            Ok(_) if is_database => match self.has_values(dir, ino, &version) {
+                Ok(verdict) => return Some(verdict),
+                Err(error) => Err(error),
+            },
+            found => found,
+        };
+        let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(error) if Broken::of(&error).is_none() && has_spent_all() => return None,
             Err(_) => return Some(false),
@@ -249,7 +272,8 @@ impl Content {
             if plans.is_empty() {
                 return Ok(None);
             }
-            if let Some(known) = self.checkpoints.get(dir, &plans) {
+            let known = self.checkpoints.get(dir, &plans);
+            if let Some(known) = known.filter(|known| self.are_as_seen(dir, &known.files)) {
                 return readable(known);
             }
             if turn.is_none() {
@@ -258,14 +282,19 @@ impl Content {
                 continue;
             }
             let read = self.read_plans(dir, &plans, wanted);
-            let is_same = self.has_plans(dir, &plans);
+            let is_same = match &read {
+                Ok(read) => self.is_as_read(&read.checkpoint),
+                Err(_) => self.plans_in(dir) == plans,
+            };
             left -= 1;
             match read {
                 // Something was replaced or removed while it was read.
                 Err(_) | Ok(Read { is_all: false, .. }) if !is_same && left > 0 => {}
                 Err(fault) => return Err(fault),
                 Ok(Read { checkpoint, is_all }) => {
-                    let is_kept = is_all && is_same && plans.iter().all(|(_, version)| version.is_settled(looked));
+                    let others = checkpoint.files.iter().filter_map(|(_, seen)| seen.as_ref()?.1.as_ref());
+                    let mut versions = plans.iter().map(|(_, version)| version).chain(others);
+                    let is_kept = is_all && is_same && versions.all(|version| version.is_settled(looked));
                     return readable(self.checkpoints.take_in(checkpoint, is_kept));
                 }
             }
@@ -277,9 +306,10 @@ impl Content {
         there(&self.files.store().view(), dir, name)
     }
 
-    /// True if a directory has these plans.
-    pub(super) fn has_plans(&self, dir: Ino, plans: &[(Ino, Version)]) -> bool {
-        self.plans_in(dir) == plans
+    /// True if all that what is known of a checkpoint was read from is as it was.
+    pub(super) fn is_as_read(&self, checkpoint: &Checkpoint) -> bool {
+        let Checkpoint { dir, plans, files, .. } = checkpoint;
+        self.plans_in(*dir) == *plans && self.are_as_seen(*dir, files)
     }
 
     /// Whose rights count for a checkpoint: of its directory, its plans, and the files that are its parts.
@@ -359,9 +389,12 @@ impl Content {
 
     /// The plans in a directory that are regular files, with their versions, in the order of their names.
     fn plans_in(&self, dir: Ino) -> Vec<(Ino, Version)> {
+        // That of one process is put together with others.
+        let is_part = self.is_called_as_orbax_part(dir);
         let called: Vec<Ino> = {
             let view = self.files.store().view();
-            view.plans_in(dir).take(CALLED_MAX).map(|(_, ino)| ino).collect()
+            let plans = view.plans_in(dir).filter(|(name, _)| !is_part || *name != DATABASE);
+            plans.take(CALLED_MAX).map(|(_, ino)| ino).collect()
         };
         let with_version = |ino: Ino| Some((ino, self.files.version(ino).ok()?));
         called.into_iter().filter_map(with_version).filter(|(_, version)| version.size > 0).take(PLANS_MAX).collect()
@@ -379,16 +412,18 @@ impl Content {
         let stamp = number((dir, versions.collect::<Vec<_>>()));
         for bytes in readings(size) {
             let room = self.checkpoints.room(Asker::user_of_this_thread(), bytes, &wanted)?;
-            let Some(Together { plan, left_out, not_now }) = self.plans_within(plans, bytes)? else { continue };
+            let Some(together) = self.plans_within(dir, plans, bytes)? else { continue };
+            let Together { plan, left_out, not_now, files } = together;
             let Some(index) = index_of(&plan, bytes) else { continue };
             // Which tensor has which number depends on the plans that said something.
             let stamp = if not_now.is_empty() { stamp } else { number((stamp, ids_of(&not_now))) };
+            let stamp = if files.is_empty() { stamp } else { number((stamp, marks_of(&files))) };
             let is_all = not_now.is_empty();
             if let Some((_, error)) = not_now.into_iter().next().filter(|_| plan.len() == 0) {
                 return Err(fault(error));
             }
             let is_broken = left_out && plan.len() == 0;
-            let checkpoint = Checkpoint { stamp, index, dir, plans: plans.to_vec(), plan, is_broken, room };
+            let checkpoint = Checkpoint { stamp, index, dir, plans: plans.to_vec(), files, plan, is_broken, room };
             return Ok(Read { checkpoint, is_all });
         }
         Err(Fault::new(libc::EIO))
@@ -396,15 +431,15 @@ impl Content {
 
     /// What plans say that may take so many bytes while they are read. None if they need more, and may have more. One
     /// that cannot be read is left out, and takes no other with it.
-    fn plans_within(&self, plans: &[(Ino, Version)], bytes: usize) -> Result<Option<Together>> {
-        let (most, is_most) = (bytes / 2, bytes == READING_MAX);
+    fn plans_within(&self, dir: Ino, plans: &[(Ino, Version)], bytes: usize) -> Result<Option<Together>> {
+        let (most, is_most, mut files) = (bytes / 2, bytes == READING_MAX, Vec::new());
         let (mut said, mut left_out, mut not_now) = (Vec::new(), false, Vec::new());
         let mut leave_out = |ino: Ino, why: &str| {
             left_out = true;
             log::warn!("{}: the plan of a checkpoint that cannot be read: {why}", self.path_of(ino));
         };
         for (ino, version) in plans {
-            let plan = match self.plan_within(*ino, version, most)? {
+            let plan = match self.plan_within((dir, *ino), version, most, &mut files)? {
                 Said::Plan(plan) => Some(plan),
                 Said::TooMuch if !is_most => return Ok(None),
                 Said::TooMuch => {
@@ -440,21 +475,37 @@ impl Content {
                 return Err(Fault::new(libc::EIO));
             }
         }
-        Ok(Some(Together { plan, left_out, not_now }))
+        Ok(Some(Together { plan, left_out, not_now, files }))
     }
 
-    /// What one plan says, if that takes no more than so many bytes.
-    fn plan_within(&self, ino: Ino, version: &Version, most: usize) -> Result<Said> {
-        let (mut draft, mut too_much) = (Draft::new(most), false);
+    /// What one plan in a directory says, if that takes no more than so many bytes. Notes of which other files that was
+    /// read.
+    fn plan_within(
+        &self,
+        (dir, ino): (Ino, Ino),
+        version: &Version,
+        most: usize,
+        files: &mut Vec<(Box<str>, Seen)>,
+    ) -> Result<Said> {
+        let (mut draft, mut too_much, mut is_database) = (Draft::new(most), false, false);
         let source = self.bytes_of(ino, version);
         let mut take = |piece| {
+            is_database |= piece == Planned::Database;
             too_much = draft.add(piece).is_err();
             if too_much { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         // One that takes as long as it may leaves the others what they may take.
         let found = Asker::apart(|| source.pieces(&mut take));
         source.close();
-        let found = found.and_then(|found| found.error.map_or(Ok(found.reason), Err));
+        let mut found = found.and_then(|found| found.error.map_or(Ok(found.reason), Err));
+        if is_database && found.is_ok() {
+            found = match Asker::apart(|| self.values_of(dir, (ino, version), most, files)) {
+                Ok(Ok(plan)) => return Ok(Said::Plan(plan)),
+                Ok(Err(Why::TooMuch)) => return Ok(Said::TooMuch),
+                Ok(Err(Why::Words(why))) => Ok(Some(why)),
+                Err(error) => Err(error),
+            };
+        }
         Ok(match found {
             _ if too_much => Said::TooMuch,
             Ok(Some(why)) => Said::Nothing(why),

@@ -34,6 +34,7 @@ mod recognise;
 mod records;
 mod tensors;
 mod turns;
+pub(crate) mod values;
 mod weights;
 mod whole;
 

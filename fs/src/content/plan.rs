@@ -17,6 +17,9 @@ pub(super) const MEMORY_MAX: usize = 64 << 20;
 const TRIES_MAX: usize = 1 << 26;
 /// In the place of a file: the plan does not say.
 const NOWHERE: u32 = u32::MAX;
+/// In that place, of a value of a database: the plan has its bytes; and there is none, which stands for the fill value.
+const HERE: u32 = u32::MAX - 1;
+const LACKING: u32 = u32::MAX - 2;
 
 /// What plans say.
 #[derive(Default)]
@@ -26,8 +29,17 @@ pub(super) struct Plan {
     wholes: Vec<Whole>,
     pieces: Vec<Piece>,
     files: Vec<Box<str>>,
-    /// What is known of tensors whose pieces are chunks.
-    arrays: Vec<Array>,
+    /// What is known of tensors whose pieces are chunks, and what that takes beside.
+    arrays: Vec<Chunked>,
+    arrays_bytes: usize,
+    /// Bytes of chunks that stand in no file as they are.
+    here: Vec<u8>,
+}
+
+/// An array, and whether its chunks are values of a database, or else files.
+struct Chunked {
+    array: Array,
+    in_database: bool,
 }
 
 /// A tensor: its name, its dimensions, if they are said, and its pieces. The dimension that runs fastest is the last.
@@ -52,10 +64,28 @@ struct Piece {
     len: u64,
 }
 
+/// A chunk in a database: a value of it.
+pub(super) enum Value<'a> {
+    /// It is in so many bytes of a file, from a place on.
+    In(&'a str, u64, u64),
+    /// It is that.
+    Here(&'a [u8]),
+}
+
+/// Where the value is that a chunk of an array in a database is.
+pub(super) enum Found<'a> {
+    /// At the place of the piece.
+    There,
+    /// It is that.
+    Here(&'a [u8]),
+    /// There is none.
+    Nowhere,
+}
+
 /// Where a piece of a tensor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The number of the file.
+    /// The number of the file, or that of none.
     pub file: u32,
     /// Bytes of it in which the piece stands in a format of its own. None of them are said by an index.
     pub offset: u64,
@@ -109,7 +139,7 @@ impl Draft {
                 self.whole(&name, dtype, Some((at, shape.len() as u32)))?;
             }
             Planned::Place { name, offsets, chunk, file, offset, len } => {
-                let file = self.file(file.into())?;
+                let file = self.file(&file)?;
                 match self.named.get(&number(&name)).copied() {
                     Some(whole) => self.place(whole, offsets.as_deref(), chunk, Place { file, offset, len })?,
                     // An index has nothing but places, each of a whole tensor.
@@ -120,8 +150,45 @@ impl Draft {
                     None => {}
                 }
             }
-            Planned::Array { name, array } => self.array(&name, *array)?,
+            Planned::Array { name, array } => {
+                let len = array.plain_elements().ok_or(TooMuch)?;
+                let each = |draft: &mut Draft, key: &str| Ok(Place { file: draft.file(key)?, offset: 0, len });
+                self.array(&name, *array, false, each)?;
+            }
+            // What is in one is put in otherwise.
+            Planned::Database => {}
         }
+        self.check()
+    }
+
+    /// Takes in an array in a database, the chunks of which are what is found by their keys.
+    pub fn add_values<'v>(
+        &mut self,
+        name: &[u8],
+        array: Array,
+        mut find: impl FnMut(&str) -> Option<Value<'v>>,
+    ) -> Result<(), TooMuch> {
+        let each = |draft: &mut Draft, key: &str| {
+            Ok(match find(key) {
+                Some(Value::In(file, offset, len)) => Place { file: draft.file(file)?, offset, len },
+                Some(Value::Here(bytes)) => {
+                    let offset = draft.plan.here.len() as u64;
+                    draft.plan.here.extend(bytes);
+                    Place { file: HERE, offset, len: bytes.len() as u64 }
+                }
+                None => Place { file: LACKING, offset: 0, len: 0 },
+            })
+        };
+        self.array(name, array, true, each)?;
+        self.check()
+    }
+
+    /// Takes in a file that what the plan says was read from.
+    pub fn add_file(&mut self, path: &str) -> Result<(), TooMuch> {
+        self.file(path).map(drop)
+    }
+
+    fn check(&self) -> Result<(), TooMuch> {
         if self.memory() > self.most { Err(TooMuch) } else { Ok(()) }
     }
 
@@ -131,6 +198,8 @@ impl Draft {
         self.plan.numbers.shrink_to_fit();
         self.plan.wholes.shrink_to_fit();
         self.plan.pieces.shrink_to_fit();
+        self.plan.arrays.shrink_to_fit();
+        self.plan.here.shrink_to_fit();
         self.plan
     }
 
@@ -157,22 +226,28 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes in an array: its chunks are its pieces, but for what of those is behind its end.
-    fn array(&mut self, name: &[u8], array: Array) -> Result<(), TooMuch> {
+    /// Takes in an array: its chunks are its pieces, but for what of those is behind its end. Where each is, is said by
+    /// what it is called.
+    fn array(
+        &mut self,
+        name: &[u8],
+        array: Array,
+        in_database: bool,
+        mut each: impl FnMut(&mut Draft, &str) -> Result<Place, TooMuch>,
+    ) -> Result<(), TooMuch> {
         let (Some(grid), Some(chunk), Some(keys)) = (array.grid(), array.chunk.clone(), array.keys) else {
             return Ok(());
         };
-        let len = array.plain_elements().ok_or(TooMuch)?;
         for nth in 0..grid.iter().product() {
             let key = place_of(&grid, nth);
-            let file = self.file(keys.path(&key).into())?;
+            let Place { file, offset, len } = each(self, &keys.path(&key))?;
             let starts: Vec<u64> = key.iter().zip(&chunk).map(|(at, size)| at * size).collect();
             let ends = starts.iter().zip(&chunk).zip(&array.shape).map(|((start, size), end)| (*size).min(end - start));
             let ends = array.as_stored(ends.collect());
             let at = self.note(&array.as_stored(starts))?;
             self.note(&ends)?;
             let dims = ends.len() as u32;
-            self.plan.pieces.push(Piece { file, at, dims, offset: 0, len });
+            self.plan.pieces.push(Piece { file, at, dims, offset, len });
         }
         let shape = (self.note(&array.as_stored(array.shape.clone()))?, array.shape.len() as u32);
         self.whole(name, Some(array.dtype), Some(shape))?;
@@ -180,20 +255,22 @@ impl Draft {
         if let Some(whole) = self.plan.wholes.last_mut() {
             whole.array = Some(number);
         }
-        self.plan.arrays.push(array);
+        let fill = array.fill.as_ref().map_or(0, Vec::capacity);
+        self.plan.arrays_bytes += array.shape.len() * 16 + fill;
+        self.plan.arrays.push(Chunked { array, in_database });
         Ok(())
     }
 
-    fn file(&mut self, name: Box<str>) -> Result<u32, TooMuch> {
-        if let Some(number) = self.numbers.get(&name) {
+    fn file(&mut self, name: &str) -> Result<u32, TooMuch> {
+        if let Some(number) = self.numbers.get(name) {
             return Ok(*number);
         }
         let number = self.plan.files.len();
         if number == PARTS_MAX {
             return Err(TooMuch);
         }
-        self.plan.files.push(name.clone());
-        self.numbers.insert(name, number as u32);
+        self.plan.files.push(name.into());
+        self.numbers.insert(name.into(), number as u32);
         Ok(number as u32)
     }
 
@@ -234,14 +311,15 @@ impl Plan {
     pub fn append(&mut self, other: Plan, prefix: &[u8]) -> Result<(), TooMuch> {
         let place = |at: usize| u32::try_from(at).map_err(|_| TooMuch);
         let (files, numbers, pieces) = (self.files.len(), self.numbers.len(), self.pieces.len());
-        // All numbers in it have room beside these.
-        place(files + other.files.len())?;
+        // All numbers in it have room beside these, and those of no file.
+        place(files + other.files.len() + 3)?;
         place(numbers + other.numbers.len())?;
         place(pieces + other.pieces.len())?;
         place(self.names.len() + other.names.len() + other.wholes.len() * prefix.len())?;
         let (files, numbers, pieces) = (files as u32, numbers as u32, pieces as u32);
         let arrays = place(self.arrays.len())?;
         place(self.arrays.len() + other.arrays.len())?;
+        let here = self.here.len() as u64;
         for whole in &other.wholes {
             let from = self.names.len();
             self.names.extend(prefix);
@@ -253,8 +331,16 @@ impl Plan {
             self.wholes.push(Whole { name, shape, dtype: whole.dtype, pieces, array });
         }
         self.arrays.extend(other.arrays);
-        let behind = |file: u32| if file == NOWHERE { file } else { files + file };
-        let moved = |piece: &Piece| Piece { file: behind(piece.file), at: numbers + piece.at, ..*piece };
+        self.arrays_bytes += other.arrays_bytes;
+        self.here.extend(other.here);
+        let moved = |piece: &Piece| {
+            let (file, offset) = match piece.file {
+                HERE => (HERE, here + piece.offset),
+                NOWHERE | LACKING => (piece.file, piece.offset),
+                file => (files + file, piece.offset),
+            };
+            Piece { file, offset, at: numbers + piece.at, ..*piece }
+        };
         self.pieces.extend(other.pieces.iter().map(moved));
         self.numbers.extend(&other.numbers);
         self.files.extend(other.files);
@@ -300,6 +386,25 @@ impl Plan {
 
     /// What is known of a tensor whose pieces are chunks.
     pub fn array(&self, nth: usize) -> Option<&Array> {
+        self.chunked(nth).map(|chunked| &chunked.array)
+    }
+
+    /// True if the chunks of a tensor are values of a database.
+    pub fn is_in_database(&self, nth: usize) -> bool {
+        self.chunked(nth).is_some_and(|chunked| chunked.in_database)
+    }
+
+    /// Where the value is that a piece of such a tensor is.
+    pub fn find(&self, place: Place) -> Found<'_> {
+        match place.file {
+            // It was put there with its length.
+            HERE => Found::Here(&self.here[place.offset as usize..][..place.len as usize]),
+            LACKING => Found::Nowhere,
+            _ => Found::There,
+        }
+    }
+
+    fn chunked(&self, nth: usize) -> Option<&Chunked> {
         Some(&self.arrays[self.wholes.get(nth)?.array? as usize])
     }
 
@@ -323,7 +428,9 @@ impl Plan {
             + self.wholes.capacity() * size_of::<Whole>()
             + self.pieces.capacity() * size_of::<Piece>()
             + self.files.len() * 3 * size_of::<Piece>()
-            + self.arrays.iter().map(|array| size_of::<Array>() + array.shape.len() * 16).sum::<usize>()
+            + self.arrays.capacity() * size_of::<Chunked>()
+            + self.arrays_bytes
+            + self.here.capacity()
     }
 
     fn part(&self, piece: &Piece) -> Part<'_> {
@@ -362,6 +469,8 @@ fn count(sizes: &[u64]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use tensorfs_formats::Keys;
+
     use super::*;
 
     fn chunk(offsets: &[u64], sizes: &[u64]) -> Planned {
@@ -407,6 +516,61 @@ mod tests {
         let a = plan.tensor(0).unwrap();
         assert_eq!((&a.name[..], &a.shape[..], npy_len(&a)), (&b"a"[..], &[4, 3][..], Some(128 + 48)));
         assert!(plan.tensor(1).is_some() && plan.says_shape(1) && plan.tensor(2).is_none());
+    }
+
+    fn array(shape: &[u64], chunk: &[u64]) -> Array {
+        Array {
+            dtype: Dtype::U8,
+            descr: None,
+            item_size: 1,
+            big_endian: false,
+            shape: shape.to_vec(),
+            column_major: false,
+            chunk: Some(chunk.to_vec()),
+            codecs: Vec::new(),
+            blocks: false,
+            keys: Some(Keys { has_prefix: false, is_nested: false }),
+            fill: None,
+            odd: None,
+        }
+    }
+
+    #[test]
+    fn values_of_databases_are_where_they_are_found_behind_other_plans_too() {
+        let of = |name: &str, first: &'static [u8]| {
+            let mut draft = Draft::new(MEMORY_MAX);
+            draft.add_file("node").unwrap();
+            let find = |key: &str| match key {
+                "0" => Some(Value::Here(first)),
+                "1" => Some(Value::In("data", 7, 2)),
+                _ => None,
+            };
+            draft.add_values(name.as_bytes(), array(&[5], &[2]), find).unwrap();
+            draft.finish()
+        };
+        let mut plan = Plan::default();
+        plan.append(of("a", b"12"), b"").unwrap();
+        plan.append(of("b", b"3"), b"2/").unwrap();
+        assert_eq!(
+            plan.files(),
+            ["node".into(), "data".into(), "node".into(), "data".into()].map(|name: Box<str>| name)
+        );
+        for (nth, name, first, file) in [(0, "a", &b"12"[..], 1), (1, "2/b", b"3", 3)] {
+            let tensor = plan.tensor(nth).unwrap();
+            assert!(tensor.name == name.as_bytes() && tensor.shape == [5] && plan.is_in_database(nth), "{tensor:?}");
+            let pieces: Vec<_> = plan.pieces(nth).map(|(part, place)| (part.sizes.to_vec(), place)).collect();
+            assert!(pieces.iter().map(|(sizes, _)| sizes[0]).eq([2, 2, 1]), "{pieces:?}");
+            assert!(matches!(plan.find(pieces[0].1), Found::Here(bytes) if bytes == first));
+            assert_eq!(pieces[1].1, Place { file, offset: 7, len: 2 });
+            assert!(matches!((plan.find(pieces[1].1), plan.find(pieces[2].1)), (Found::There, Found::Nowhere)));
+        }
+        // As much of them as there is room for.
+        let mut draft = Draft::new(1 << 20);
+        let value = vec![1; 1 << 10];
+        let added = (0..10_000).position(|n: u32| {
+            draft.add_values(&n.to_be_bytes(), array(&[1024], &[1024]), |_| Some(Value::Here(&value))).is_err()
+        });
+        assert!(added.is_some_and(|added| added < 1024) && draft.plan.memory() < 4 << 20);
     }
 
     #[test]

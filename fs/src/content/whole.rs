@@ -52,7 +52,7 @@ const ORBAX_DONE: &[u8] = b"commit_success.txt";
 /// What each process of it writes, and what is made of that behind all of them.
 const ORBAX_PART: &[u8] = b"ocdbt.process_";
 /// What an OCDBT database has, which leads to all of it.
-const DATABASE: &[u8] = b"manifest.ocdbt";
+pub(super) const DATABASE: &[u8] = b"manifest.ocdbt";
 
 /// What lies in a directory.
 struct Inside {
@@ -334,7 +334,8 @@ impl Content {
         self.files.store().view().name_of_directory(dir).is_some_and(is_called_as_trainers)
     }
 
-    fn is_called_as_orbax_part(&self, dir: Ino) -> bool {
+    /// Whether a directory is called as that of one process of Orbax's, whose database is put together with others.
+    pub(super) fn is_called_as_orbax_part(&self, dir: Ino) -> bool {
         self.files.store().view().name_of_directory(dir).is_some_and(|name| name.starts_with(ORBAX_PART))
     }
 

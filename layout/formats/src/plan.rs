@@ -14,6 +14,7 @@ use crate::fault::{Fault, Result, malformed};
 use crate::found::Out;
 use crate::limits::{self, DIMENSIONS_MAX, TENSORS_MAX};
 use crate::names::is_below;
+use crate::ocdbt::MANIFEST;
 use crate::pickle::{self, Place, Said};
 use crate::shards::read_with;
 use crate::source::{Source, read_up_to};
@@ -40,10 +41,11 @@ const OF_ARRAY_MAX: u64 = 1 << 20;
 const ARRAY: &[u8] = b"array";
 const INDEXES: [&[u8]; 2] = [b".safetensors.index.json", b".bin.index.json"];
 
-/// True if a file of that name may be the plan of a distributed checkpoint, the index of one in parts, or the metadata
-/// of an array in chunks.
+/// True if a file of that name may be the plan of a distributed checkpoint, the index of one in parts, the metadata of
+/// an array in chunks, or the manifest of a database.
 pub fn is_called_as_plan(name: &[u8]) -> bool {
     name == CALLED
+        || name == Metadata::Ocdbt.name().as_bytes()
         || OF_ARRAYS.iter().any(|one| one.name().as_bytes() == name)
         || INDEXES.iter().any(|end| name.ends_with(end))
 }
@@ -107,8 +109,13 @@ pub(crate) fn read_in_full(
         }
         if sink(piece).is_continue() { Ok(()) } else { Err(Fault::Stopped) }
     };
-    let mut first = [0];
-    if read_up_to(source, 0, &mut first)? == 1 && first != [PICKLE] {
+    let mut first = [0; 4];
+    let count = read_up_to(source, 0, &mut first)?;
+    if first == MANIFEST {
+        out.found.end = size;
+        return give(Planned::Database);
+    }
+    if count > 0 && first[0] != PICKLE {
         if size <= OF_ARRAY_MAX
             && let Some(what) = arrays::alone(source)
         {
@@ -146,7 +153,8 @@ pub(crate) fn read_in_full(
     Ok(())
 }
 
-/// What a plan says, piece by piece: that of a distributed checkpoint, or the index of one in parts.
+/// What a plan says, piece by piece: that of a distributed checkpoint, the index of one in parts, or what else says
+/// which parts there are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Planned {
     /// A part of the tensor that is named next.
@@ -187,6 +195,8 @@ pub enum Planned {
         /// What it is.
         array: Box<Array>,
     },
+    /// The file begins as the manifest of a database does, which is gone through to know what is in that.
+    Database,
 }
 
 impl Planned {
@@ -210,6 +220,7 @@ impl Planned {
                 return Some("an array that cannot be");
             }
             Planned::Array { name, array } => (name, [&array.shape, &[]]),
+            Planned::Database => (b"", [&[], &[]]),
         };
         let bytes = |dtype: &Option<Dtype>| dtype.and_then(Dtype::size).unwrap_or(1).max(1);
         match self {
@@ -242,6 +253,7 @@ impl Planned {
                     name.len() + file.len() + offsets.as_ref().map_or(0, Vec::len) * 8
                 }
                 Planned::Array { name, array } => name.len() + size_of::<Array>() + array.shape.len() * 16,
+                Planned::Database => 0,
             }
     }
 }
@@ -379,6 +391,9 @@ mod tests {
         }
         // As soon as nobody wants more, that is all.
         let mut count = 0;
+        // Of a manifest of a database it is told that it is one, whatever it leads to.
+        let (said, found) = in_full(b"\x0c\xdb\x3a\x2a and more");
+        assert_eq!((said, found.reason), (vec![Planned::Database], None));
         let found = pieces(&&plan[..], &mut |_| {
             count += 1;
             ControlFlow::Break(())

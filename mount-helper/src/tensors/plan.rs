@@ -292,7 +292,7 @@ impl Reading {
                 self.place(name, offsets.as_deref(), chunk, Bytes { part, offset, len });
             }
             // That is a hierarchy, and none of the files that are plans here.
-            Planned::Array { .. } => {}
+            Planned::Array { .. } | Planned::Database => {}
         }
     }
 

@@ -6,6 +6,7 @@ mod attributes;
 mod changes;
 mod checkpoints;
 mod complete;
+mod databases;
 mod files;
 mod half_removed;
 mod interrupted;

@@ -2,11 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use tensorfs_formats::ocdbt::{Asked, Tail, Told, Tree};
+use tensorfs_formats::ocdbt::{Asked, At, Entry, Tail, Told, Tree};
 use tensorfs_formats::{
     Block, Format, Metadata, Recognised, TensorReader, What, block, crc32c, nodes, npy_header, pieces, planned,
     read_tensor, recognise, resume, shards, tree,
 };
+use tensorfs_fs::testing::arrays_of;
 use tensorfs_layout::check::fault_of_run;
 use tensorfs_layout::segment::{Before, examine};
 
@@ -108,25 +109,65 @@ pub fn ocdbt(bytes: &[u8]) {
         tree.take(None, told).map(drop).is_ok()
     });
     assert!(found.error.is_none() && found.tensors == 0);
-    for _ in 0..200 {
-        let Some(step) = tree.step() else { break };
-        assert!(step.asked.at() == step.place.offset && !step.place.path.contains(".."));
-        let _ = ask(bytes, step.asked, &mut |told| match tree.take(Some(&step), told) {
-            Ok(entry) => entry.is_none_or(|entry| entry.key.len() <= 1 << 16),
-            Err(_) => false,
-        });
-    }
-    assert!(tree.needed().all(|(path, _)| !path.starts_with('/') && !path.split('/').any(|name| name == "..")));
+    walk(bytes, &mut tree);
     if is_named {
         return;
     }
     let (len, tail) = (bytes.len() as u64, Tail::of(b"a/.zarr"));
+    for height in [0, 1] {
+        let mut tree = Tree::new(true, false);
+        let root = Some(At { file: 0, offset: 0, len });
+        let version = Told::Version { generation: 1, height, root };
+        for told in [Told::File { path: b"d/0".to_vec(), base: 0 }, version] {
+            tree.take(None, told).unwrap();
+        }
+        walk(bytes, &mut tree);
+    }
     for (at, height) in [(0, 0), (0, 1), (0, 2), (0, 255), (len / 2, 0)] {
         let len = len - at;
         ask(bytes, Asked::Node { at, len, height, tail, with_values: true }, &mut |_| true);
         ask(bytes, Asked::Versions { at, len, height }, &mut |_| true);
     }
     ask(bytes, Asked::Array { at: 0, len, metadata: Metadata::Zarr3 }, &mut |_| true);
+}
+
+/// Goes through a tree, and makes of it what a server makes of it.
+fn walk(bytes: &[u8], tree: &mut Tree) {
+    let mut entries = Vec::new();
+    for _ in 0..200 {
+        let Some(step) = tree.step() else { break };
+        assert!(step.asked.at() == step.place.offset && !step.place.path.contains(".."));
+        let _ = ask(bytes, step.asked, &mut |told| match tree.take(Some(&step), told) {
+            Ok(entry) => {
+                let is_one = entry.as_ref().is_none_or(|entry| entry.key.len() <= 1 << 16);
+                entries.extend(entry);
+                is_one
+            }
+            Err(_) => false,
+        });
+    }
+    put_together(bytes, entries);
+    assert!(tree.needed().all(|(path, _)| !path.starts_with('/') && !path.split('/').any(|name| name == "..")));
+}
+
+/// What a server makes of the keys of a database.
+fn put_together(bytes: &[u8], entries: Vec<Entry>) {
+    for most in [usize::MAX, 100_000] {
+        let arrays = arrays_of(entries.clone(), most, &mut |place, metadata| {
+            let mut said = Err(String::new());
+            ask(bytes, Asked::Array { at: place.offset, len: place.len, metadata }, &mut |told| {
+                if let Told::Array(what) = told {
+                    said = Ok(what);
+                }
+                true
+            });
+            said
+        });
+        for (tensor, chunks) in arrays.unwrap_or_default() {
+            assert_eq!(chunks.iter().sum::<u64>(), tensor.elements(), "{tensor:?}");
+            assert!(tensor.name.starts_with(b"2/") && chunks.len() <= 4096, "{tensor:?}");
+        }
+    }
 }
 
 fn ask(bytes: &[u8], asked: Asked, each: &mut dyn FnMut(Told) -> bool) -> Recognised {
@@ -155,8 +196,29 @@ pub fn databases() -> Vec<Vec<u8>> {
     let leaf =
         leaf(&file, &[(b"a/.zarray", Made::Here(array)), (b"a/0", Made::In((0, 0, 2))), (b"a/1", Made::Here(b"12"))]);
     let above = node(1, &[("x/", "d/0"), ("", "d/0")], &[(b"a", 1, (1, 0, leaf.len() as u64)), (b"b", 0, (0, 0, 9))]);
-    all.extend([manifest(&file, (0, 0, leaf.len() as u64), 0), leaf, above]);
+    all.extend([manifest(&file, (0, 0, leaf.len() as u64), 0), leaf, above, of_arrays()]);
     all
+}
+
+/// A node of arrays of all kinds whose chunks are in files, beside their keys, and nowhere.
+fn of_arrays() -> Vec<u8> {
+    let zarr2 =
+        br#"{"zarr_format": 2, "shape": [3, 5], "chunks": [2, 2], "dtype": "<i2", "order": "F", "fill_value": 7}"#;
+    let zarr3 = br#"{"zarr_format": 3, "node_type": "array", "shape": [3], "data_type": "uint8", "codecs": ["bytes"],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 2}"#;
+    let entries: [(&[u8], Made<'_>); 9] = [
+        (b".zarray", Made::Here(br#"{"zarr_format": 2, "shape": [], "chunks": [], "dtype": "|u1"}"#)),
+        (b"0", Made::Here(b"1")),
+        (b"a/.zarray", Made::Here(zarr2)),
+        (b"a/0.0", Made::In((0, 3, 8))),
+        (b"a/1.2", Made::Here(b"12345678")),
+        (b"b/c/0", Made::Here(b"12")),
+        (b"b/c/1", Made::In((1, 0, 2))),
+        (b"b/zarr.json", Made::Here(zarr3)),
+        (b"c/zarr.json", Made::In((0, 100, 200))),
+    ];
+    leaf(&[("", "d/0"), ("x/", "1")], &entries)
 }
 
 /// As [`ocdbt`], with the checksums of what is wrapped made right: what is behind them is reached, too.

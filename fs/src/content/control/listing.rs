@@ -108,14 +108,15 @@ impl Control {
         }
         self.rows(dir, cookie, &mut |row| {
             let ino = self.numbers.tell(Asker::user_of_this_thread(), row.origin, row.look, row.files);
-            let full = match self.stat(ino) {
-                Ok(stat) => take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat, known: true }),
+            // Of a checkpoint nobody may know yet who may read it.
+            let stat = self.stat(ino).ok().map(|stat| (stat, true));
+            let stat = stat.or_else(|| Some((self.unread(ino, &row.origin)?, false)));
+            let Some((stat, known)) = stat else {
                 // Gone meanwhile.
-                Err(_) => {
-                    self.numbers.forget(ino, 1);
-                    return false;
-                }
+                self.numbers.forget(ino, 1);
+                return false;
             };
+            let full = take(ListedPlus { cookie: row.cookie, name: &row.name, stat: &stat, known });
             if full {
                 self.numbers.forget(ino, 1);
             }

@@ -65,15 +65,14 @@ impl Control {
             Answer::MustRead => return Ok(None),
         };
         let ino = self.numbers.tell(caller.limited(), origin, look, files);
-        if let Origin::Checkpoint { dir, .. } = origin {
-            self.share(dir);
-        }
+        let shared = if let Origin::Checkpoint { dir, .. } = origin { self.share(dir) } else { Ok(()) };
         let stat = self.stat(ino);
         if stat.is_err() {
             self.numbers.forget(ino, 1);
         }
         match stat {
-            Err(fault) if fault.errno == libc::ENOENT => Ok(Some(None)),
+            // Of what cannot be read nobody knows who may.
+            Err(fault) if fault.errno == libc::ENOENT => shared.map(|()| Some(None)),
             stat => stat.map(|stat| Some(Some(stat))),
         }
     }
@@ -173,9 +172,11 @@ impl Control {
     }
 
     /// Notes whose rights count for the directories of a checkpoint.
-    fn share(&self, dir: Ino) {
-        let checkpoint = self.content.checkpoint_in(dir).ok().flatten();
+    fn share(&self, dir: Ino) -> Result<()> {
+        let checkpoint = self.content.checkpoint_in(dir);
+        let (checkpoint, shared) = checkpoint.map_or_else(|fault| (None, Err(fault)), |found| (found, Ok(())));
         self.numbers.share(dir, checkpoint.map(|checkpoint| self.content.files_of(&checkpoint)));
+        shared
     }
 
     fn find_tensor(&self, file: Ino, tensors: &Tensors, ordinal: u32, may_read: bool) -> Result<Answer> {

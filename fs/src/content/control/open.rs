@@ -144,7 +144,7 @@ impl Control {
             return Err(Fault::new(libc::ESTALE));
         }
         let opened = Assembled::open(&self.content, caller, &now, ordinal, &mut parts);
-        let is_same = self.content.has_plans(dir, &now.plans);
+        let is_same = self.content.is_as_read(&now);
         if !is_same || Parts::new(&self.content, &now).stamp(ordinal) != stamp {
             return Err(Fault::new(libc::ESTALE));
         }

@@ -57,6 +57,14 @@ impl Control {
         Ok(Stat { ino, attributes, links: 1, size: look.size, allocated: allocated(look), volatile: true })
     }
 
+    /// The number and the kind of a directory of a checkpoint, if that is there.
+    pub(super) fn unread(&self, ino: Ino, origin: &Origin) -> Option<Stat> {
+        let (Of::Checkpoint(dir), role @ Role::Inside) = Role::of(origin) else { return None };
+        let view = self.content.files().store().view();
+        let attributes = role.attributes(view.object(dir)?);
+        Some(Stat { ino, attributes, links: 1, size: 0, allocated: 0, volatile: true })
+    }
+
     /// Attributes and access list of what there is of a checkpoint. As long as it is not known which files are its
     /// parts, the rights to all that are beside its plan count.
     pub(super) fn shared(&self, ino: Ino, origin: &Origin, dir: Ino) -> Option<(Attributes, Option<Vec<u8>>)> {

@@ -28,7 +28,7 @@ pub use told::{Asked, At, Tail, Told, Value};
 pub use tree::{Entry, Place, Step, Tree, Wrong};
 
 /// What a manifest begins with, and nodes of its two trees.
-const MANIFEST: [u8; 4] = [0x0c, 0xdb, 0x3a, 0x2a];
+pub(crate) const MANIFEST: [u8; 4] = [0x0c, 0xdb, 0x3a, 0x2a];
 const VERSIONS: [u8; 4] = [0x0c, 0xdb, 0x12, 0x34];
 const NODE: [u8; 4] = [0x0c, 0xdb, 0x20, 0xde];
 
