@@ -1,5 +1,6 @@
 //! The remote, on stores in memory and in directories: round trips, and everything that can go wrong in between.
 
+mod asked;
 mod bad_days;
 mod by_hand;
 mod carrying;
