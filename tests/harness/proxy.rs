@@ -194,6 +194,7 @@ impl Proxy {
         self.asked.lock().unwrap().push(format!("{method} {path}"));
         let fault = self.fault(&method, &path);
         let mut len = header(&head, "content-length").and_then(|len| len.parse().ok()).unwrap_or(0_usize);
+        let is_cut = matches!(fault, Some(Fault::CutRequest(bytes)) if bytes < len);
         if let Some(Fault::CutRequest(bytes)) = fault {
             len = len.min(bytes);
         }
@@ -210,7 +211,12 @@ impl Proxy {
             Some(Fault::SpoilRequest) if len > 0 => body[len / 2] ^= 1,
             _ => {}
         }
-        let (head, mut body) = self.ask(&head, &body)?;
+        let asked = self.ask(&head, &body)?;
+        if is_cut {
+            // The store may wait for the rest of it for minutes.
+            return None;
+        }
+        let (head, mut body) = asked.answer()?;
         let whole = body.len();
         let is_listing = path.split_once('?').is_some_and(|(_, query)| query.contains(LISTING));
         if is_listing && fault.is_none() {
@@ -230,8 +236,8 @@ impl Proxy {
         answer(&mut client, &head, len, &body, method == "HEAD")
     }
 
-    /// What the store answers: a head, and the bytes behind it.
-    fn ask(&self, request: &str, body: &[u8]) -> Option<(String, Vec<u8>)> {
+    /// Has the store be asked.
+    fn ask(&self, request: &str, body: &[u8]) -> Option<Asked> {
         let other = (self.translation)(request, body);
         let (request, body) = other.as_ref().map_or((request, body), |other| (&*other.head, &*other.body));
         let mut store = TcpStream::connect(&self.store).ok()?;
@@ -240,14 +246,26 @@ impl Proxy {
         let told = without(request, "connection").replacen(&below, " /", 1);
         write!(store, "{told}\r\n{prefix}Connection: close\r\n\r\n").ok()?;
         store.write_all(body).ok()?;
-        let (mut head, mut body) = head(&mut store)?;
-        if let Some(other) = &other {
-            head.push_str(other.answered_with);
-        }
-        if !request.starts_with("HEAD") {
-            // A request that was cut is one that the store may wait for.
-            store.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
-            store.read_to_end(&mut body).ok()?;
+        let (has_body, more) = (!request.starts_with("HEAD"), other.map_or("", |other| other.answered_with));
+        Some(Asked { store, has_body, more })
+    }
+}
+
+/// What a store was asked.
+struct Asked {
+    store: TcpStream,
+    has_body: bool,
+    /// Lines that its answer lacks.
+    more: &'static str,
+}
+
+impl Asked {
+    /// What it answers: a head, and the bytes behind it.
+    fn answer(mut self) -> Option<(String, Vec<u8>)> {
+        let (mut head, mut body) = head(&mut self.store)?;
+        head.push_str(self.more);
+        if self.has_body {
+            self.store.read_to_end(&mut body).ok()?;
         }
         let is_chunked = header(&head, "transfer-encoding").is_some_and(|how| how.contains("chunked"));
         Some((head, if is_chunked { joined(&body)? } else { body }))

@@ -92,14 +92,16 @@ fn in_json(head: &str, put: &[u8]) -> Option<Translated> {
     let name: String = target.bytes().map(escaped).collect();
     let condition = header(head, "x-goog-if-generation-match");
     let condition = condition.map(|number| format!("&ifGenerationMatch={number}")).unwrap_or_default();
-    let mut body =
-        b"--part\r\nContent-Type: application/json\r\n\r\n{}\r\n--part\r\nContent-Type: any/any\r\n\r\n".to_vec();
-    body.extend_from_slice(put);
-    body.extend_from_slice(b"\r\n--part--\r\n");
+    const FIRST: &str = "--part\r\nContent-Type: application/json\r\n\r\n{}\r\n--part\r\nContent-Type: any/any\r\n\r\n";
+    const LAST: &str = "\r\n--part--\r\n";
+    // What is cut is not to look as if it came to its end.
+    let len = header(head, "content-length").and_then(|len| len.parse().ok()).unwrap_or(put.len());
+    let last = if put.len() < len { "" } else { LAST };
+    let body = [FIRST.as_bytes(), put, last.as_bytes()].concat();
     let head = format!(
         "POST /upload/storage/v1/b/tensorfs/o?uploadType=multipart&name={name}{condition} HTTP/1.1\r\nHost: {HOST}\r\n\
          Content-Type: multipart/related; boundary=part\r\nContent-Length: {}",
-        body.len()
+        FIRST.len() + len + LAST.len()
     );
     Some(Translated { head, body, answered_with: "\r\nETag: \"any\"\r\nx-goog-generation: 1" })
 }
