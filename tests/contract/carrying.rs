@@ -1,17 +1,22 @@
 //! A pool that is mounted with `carry`: somebody carries it for as long as it is mounted, and nobody any longer.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tensorfs_layout::pool::Carrying;
-use tensorfs_tests::{Mount, Passthrough, Pattern, Setup, is_root, on_mounts, run_ok, tensorfs, wait_until, xattr};
+use tensorfs_tests::{
+    Call, HostCalls, Mount, Mounted, Passthrough, Pattern, Rule, Setup, is_root, needs_mount, on_mounts, run, run_ok,
+    tensorfs, unmounting, wait_until, xattr,
+};
 
 use crate::remote::{file_of, setup_needs_a_mount, text, with_remote};
 
@@ -21,8 +26,12 @@ on_mounts!(
     nobody_carries_what_nobody_serves,
     whoever_carries_is_the_owner_of_the_pool,
     a_mount_is_there_though_nobody_can_carry,
+    no_unmount_waits_for_the_end_of_a_carrier,
+    who_carries_otherwise_ends_the_carrier_of_the_mount_before,
     whoever_carries_is_locked_in,
     who_is_locked_in_leaves_a_further_tier_to_the_next_carrier,
+    what_is_mounted_in_the_place_of_the_store_is_left_to_the_next_carrier,
+    what_is_done_outside_is_done_for_one_pool_alone,
 );
 
 const SIZE: usize = 2 << 20;
@@ -91,6 +100,7 @@ fn what_is_mounted_with_carry_is_carried_without_more_ado(setup: Setup) {
     assert_eq!(file_of(&mount, &url, "f")["size"], SIZE);
     let info: Value = mount.info();
     assert_eq!(info["second_copy"]["carrier"], true, "{info}");
+    assert_eq!(status(Path::new(&format!("/proc/{}", minders(&mount)[0])), "Name"), "tensorfs-carry");
     mount.umount();
     nobody_is_left(&mount);
     assert!(!is_at_work(&mount));
@@ -140,6 +150,189 @@ fn a_carrier_that_is_killed_is_started_again_and_ends_with_the_mount(setup: Setu
     drop(carrying);
     mount.umount();
     nobody_is_left(&mount);
+}
+
+/// Of a mount that is there: who sees to it that somebody carries, under the rules of a test.
+fn minding(mount: &Mount, calls: &HostCalls) -> Ending {
+    let mut minder = mount.program();
+    minder.arg("carrying").arg("--log").arg(mount.log_path()).arg("--").arg(mount.pool()).arg(mount.path());
+    calls.preload(&mut minder);
+    Ending(minder.stdin(Stdio::piped()).spawn().unwrap())
+}
+
+/// Proves E31.
+#[test]
+fn a_carrier_that_ends_again_and_again_is_started_less_and_less_often() {
+    needs_mount!();
+    let name = "a_carrier_that_ends_again_and_again_is_started_less_and_less_often";
+    let mount = Setup::new(name, Passthrough::Off).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    let calls = HostCalls::new();
+    let minder = minding(&mount, &calls);
+    let time_goes_by = |seconds| calls.go_by(minder.0.id().cast_signed(), Duration::from_secs(seconds));
+    let mut told = Vec::new();
+    let mut ends = |seconds: u64| {
+        end(one_carrier(&mount));
+        told.push(format!("starting another one in {seconds} s"));
+        wait_until("it is said when there is another one", || {
+            let log = mount.log();
+            let lines: Vec<&str> = log.lines().filter(|line| line.contains("its carrier has ended")).collect();
+            lines.len() >= told.len() && lines.iter().zip(&told).all(|(line, told)| line.ends_with(told))
+        });
+        assert!(carriers(&mount).is_empty());
+    };
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        ends(seconds);
+        time_goes_by(seconds);
+    }
+    // One that has lived for a minute begins anew.
+    one_carrier(&mount);
+    time_goes_by(60);
+    ends(1);
+}
+
+/// Proves E31.
+#[test]
+fn whether_another_carrier_has_ended_is_looked_for_each_minute() {
+    needs_mount!();
+    let name = "whether_another_carrier_has_ended_is_looked_for_each_minute";
+    let mount = Setup::new(name, Passthrough::Off).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    fs::write(mount.at("f"), Pattern(2).bytes(0, SIZE)).unwrap();
+    let other = Carrying::take(mount.pool()).unwrap().unwrap();
+    let calls = HostCalls::new();
+    let minder = minding(&mount, &calls);
+    let said = "another carrier is at work already; one is started here when that has ended";
+    wait_until("it says so", || mount.log().contains(said));
+    drop(other);
+    assert!(carriers(&mount).is_empty());
+    calls.go_by(minder.0.id().cast_signed(), Duration::from_secs(60));
+    one_carrier(&mount);
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("f"))]);
+    assert_eq!(file_of(&mount, &url, "f")["size"], SIZE);
+    assert_eq!(mount.log().matches(said).count(), 1);
+}
+
+/// Whoever stands still holds nobody up.
+///
+/// Proves E31.
+fn no_unmount_waits_for_the_end_of_a_carrier(setup: Setup) {
+    let mut mount = setup.mount_with(["-o", "carry"]).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    fs::write(mount.at("f"), Pattern(8).bytes(0, SIZE)).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("f"))]);
+    let both = [minders(&mount)[0], one_carrier(&mount)].map(Pid::from_raw);
+    wait_until("it asks nobody anything", || !is_on(&mount, both[1].as_raw()));
+    both.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+    let is_stopped = |pid: &Pid| status(Path::new(&format!("/proc/{pid}")), "State").starts_with('T');
+    wait_until("they stand still", || both.iter().all(is_stopped));
+    mount.umount();
+    assert!(is_at_work(&mount) && both.iter().all(is_stopped));
+    both.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
+    nobody_is_left(&mount);
+}
+
+/// True if a process has something of the mount open.
+fn is_on(mount: &Mount, pid: i32) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|at| at.starts_with(mount.path()))
+}
+
+/// Its carrier has asked the server for a commit, which takes long.
+///
+/// Proves E31.
+#[test]
+fn who_unmounts_waits_while_a_carrier_asks_the_server() {
+    needs_mount!();
+    let calls = HostCalls::new();
+    let setup = Setup::new("who_unmounts_waits_while_a_carrier_asks_the_server", Passthrough::Off);
+    let mut mount = setup.mount_with(["-o", "carry"]).host_calls(&calls).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    let (carrier, server) = (one_carrier(&mount), mount.pid().unwrap());
+    // It asks for that for a file that is not sealed yet.
+    let sealing = calls.add(Rule::of(Call::Read).on("/segments/").by(server).held());
+    fs::write(mount.at("f"), Pattern(7).bytes(0, SIZE)).unwrap();
+    mount.sync();
+    let commit = calls.add(Rule::of(Call::Fdatasync).on("/log").by(server).held());
+    fs::write(mount.at("g"), "text").unwrap();
+    commit.wait_for_waiting(1);
+    // One that was answered before has gone by then.
+    let mut looks = 0;
+    wait_until("it asks, and gets no answer", || {
+        thread::sleep(Duration::from_millis(50));
+        looks = if is_on(&mount, carrier) { looks + 1 } else { 0 };
+        looks >= 30
+    });
+    let said = |output: std::process::Output| {
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let unmounting = unmounting();
+    let busy = said(run(Command::new("umount").arg(mount.path())));
+    assert!(busy.contains("busy"), "{busy}");
+    let begun = Instant::now();
+    let busy = said(mount.tensorfs(["umount", text(mount.path())]));
+    // Beside it a program may ask for it what is to be mended.
+    assert!(busy.contains("busy: in use by ") && busy.contains(&format!("{carrier} (tensorfs-carrie)")), "{busy}");
+    assert!(begun.elapsed() >= Duration::from_secs(10));
+    // It has its answer before that.
+    let mut waits = mount.program();
+    let waits = waits.arg("umount").arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    drop((commit, sealing));
+    let output = waits.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(unmounting);
+    nobody_is_left(&mount);
+    assert!(mount.end());
+}
+
+/// The mount option, a carrier by hand, and another remote: one after the other.
+///
+/// Proves E31, E32.
+fn who_carries_otherwise_ends_the_carrier_of_the_mount_before(setup: Setup) {
+    let mount = setup.mount_with(["-o", "carry"]).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    one_carrier(&mount);
+    let other = format!("file://{}", mount.pool().with_file_name("other").display());
+    let refused = mount.tensorfs(["remote", "set", text(mount.pool()), &other]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("its carrier is at work; end that first"), "{said}");
+    // What it was mounted with stays so.
+    let remounted = mount.tensorfs(["mount", "-o", "remount,carry=7", text(mount.pool()), text(mount.path())]);
+    let said = String::from_utf8_lossy(&remounted.stderr).into_owned();
+    assert!(said.contains("carry"), "{said}");
+    let mut by_hand = mount.program();
+    by_hand.args(["remote", "carry", "--watch", "--interval=1"]).arg(mount.path());
+    let mut by_hand = Ending(by_hand.stderr(Stdio::piped()).spawn().unwrap());
+    let mut says = BufReader::new(by_hand.0.stderr.take().unwrap()).lines();
+    let second = says.next().unwrap().unwrap();
+    assert!(second.contains("another carrier is at work already; trying again in 1 seconds"), "{second}");
+    end(minders(&mount)[0]);
+    wait_until("it carries", || {
+        carriers(&mount).is_empty() && is_at_work(&mount) && mount.info()["second_copy"]["carrier"] == true
+    });
+    drop(by_hand);
+    // A child that another test is just starting shares the lock that was looked at.
+    wait_until("it is set", || mount.tensorfs(["remote", "set", text(mount.pool()), &other]).status.success());
+    fs::write(mount.at("f"), Pattern(9).bytes(0, SIZE)).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("f"))]);
+    assert_eq!(file_of(&mount, &other, "f")["size"], SIZE);
 }
 
 /// Proves E31.
@@ -296,6 +489,74 @@ fn who_is_locked_in_leaves_a_further_tier_to_the_next_carrier(setup: Setup) {
     mount.tensorfs_ok(["remote", "carry", text(mount.pool())]);
     mount.tensorfs_ok(["remote", "wait", text(&mount.at("d/f"))]);
     assert_eq!(file_of(&mount, &url, "d/f")["state"], "whole");
+}
+
+/// Another place has the path of the one that it began with.
+///
+/// Proves E32.
+fn what_is_mounted_in_the_place_of_the_store_is_left_to_the_next_carrier(setup: Setup) {
+    if !is_root() {
+        return setup.skip("only root mounts something there");
+    }
+    let mount = setup.mount_with(["-o", "carry"]).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    let first = one_carrier(&mount);
+    fs::write(mount.at("f"), Pattern(10).bytes(0, SIZE)).unwrap();
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("f"))]);
+    // A copy of it, so that the next one goes on.
+    let (store, copy) = (mount.pool().with_file_name("remote"), mount.pool().with_file_name("copy"));
+    run_ok(Command::new("cp").arg("-a").arg(&store).arg(&copy));
+    let before = fs::read_dir(store.join("log")).unwrap().count();
+    let over = Mounted::new(Command::new("mount").arg("--bind").arg(&copy), &store).unwrap();
+    fs::write(mount.at("g"), Pattern(11).bytes(0, SIZE)).unwrap();
+    wait_until("it ends, and says why", || {
+        mount.log().lines().any(|line| line.contains("carrier: ") && line.contains("or one of these was mounted anew"))
+    });
+    wait_until("the next one", || carriers(&mount).iter().any(|pid| *pid != first));
+    mount.tensorfs_ok(["remote", "wait", text(&mount.at("g"))]);
+    assert_eq!(file_of(&mount, &url, "g")["size"], SIZE);
+    drop(over);
+    assert_eq!(fs::read_dir(store.join("log")).unwrap().count(), before);
+}
+
+/// Whatever a carrier has done outside that is in somebody else's hands.
+///
+/// Proves E32.
+fn what_is_done_outside_is_done_for_one_pool_alone(setup: Setup) {
+    let mut mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    fs::write(mount.at("f"), Pattern(12).bytes(0, SIZE)).unwrap();
+    let elsewhere = mount.host().join("f");
+    fs::write(&elsewhere, "text").unwrap();
+    let mut outside = mount.program();
+    outside.args(["remote", "outside", "--"]).arg(mount.pool()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut outside = Ending(outside.stderr(Stdio::null()).spawn().unwrap());
+    let (mut asks, answers) = (outside.0.stdin.take().unwrap(), outside.0.stdout.take().unwrap());
+    let mut answers = BufReader::new(answers).lines();
+    let mut ask = |what: &Value| {
+        writeln!(asks, "{what}").unwrap();
+        serde_json::from_str::<Value>(&answers.next().unwrap().unwrap()).unwrap()
+    };
+    let mend = |path: &Path| json!({"Mend": {"path": path.as_os_str().as_encoded_bytes(), "ino": 2}});
+    assert_eq!(ask(&json!("Known"))["Said"]["is_well"], true);
+    let above = mount.at("../host/f");
+    for path in [&elsewhere, &above, Path::new("/etc/passwd"), Path::new("f")] {
+        assert_eq!(ask(&mend(path))["Failed"], "it is not on the mount", "{}", path.display());
+    }
+    // One that is sound is none that has to be mended, but may be.
+    let said = ask(&mend(&mount.at("f")));
+    assert!(said["Failed"].is_null(), "{said}");
+    mount.umount();
+    assert_eq!(ask(&json!("Known"))["Failed"], "it is not mounted");
+    // What it does not know ends it.
+    writeln!(asks, "{}", json!({"Run": "/bin/true"})).unwrap();
+    assert!(answers.next().is_none() && !outside.0.wait().unwrap().success());
 }
 
 /// Ended also where a test fails.

@@ -1,17 +1,17 @@
 //! Each kind of request, and the server killed at each moment of it: when the request was read, before and after the
 //! call of the host in it, before it was answered, and after. What a program sees is as if nobody had been killed.
 
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use tensorfs_layout::pool::have_committed;
-use tensorfs_tests::{Call, HostCalls, Injected, Passthrough, Rule, Setup, asked_anew, on_mounts, wait_until, xattr};
+use tensorfs_tests::{
+    Call, HostCalls, Injected, Passthrough, Rule, Setup, asked_anew, c_path, on_mounts, wait_until, xattr,
+};
 
 use crate::takeover::kept;
 
@@ -74,10 +74,6 @@ const fn seen(name: &'static str, kind: u32, act: fn(&Path) -> io::Result<()>) -
 
 fn is(it_is: bool, what: &str) -> io::Result<()> {
     if it_is { Ok(()) } else { Err(io::Error::other(what.to_owned())) }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
 fn rename_with(from: &Path, to: &Path, flags: u32) -> io::Result<()> {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use tensorfs_tests::{Call, HostCalls, Injected, Mount, Rule, Setup, on_mounts, wait_until, xattr};
 
-use crate::waiting::{CASES, Case, Kind, MANY, SIZE, others, wait_for_held, writer};
+use crate::waiting::{CASES, CREATE, Case, Kind, MANY, SIZE, others, wait_for_held, wait_for_spares, writer};
 
 on_mounts!(others_hardly_take_longer_while_calls_of_the_host_are_late);
 
@@ -322,6 +322,9 @@ impl Table {
         let early = row.by_itself.then(|| self.rule(row));
         let paths = self.files(row, number);
         (row.prepare)(&self.mount, &paths);
+        if row.name == CREATE {
+            wait_for_spares(&self.mount);
+        }
         let late = early.unwrap_or_else(|| self.rule(row));
         if row.by_itself {
             late.wait_for_waiting(1);

@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tensorfs_tests::{Call, HostCalls, Injected, Mount, Passthrough, Rule, Setup, on_mounts, wait_until, xattr};
 
 on_mounts!(
@@ -113,7 +114,8 @@ pub(crate) const CASES: [Case; 23] = [
     of_names("copy", Call::Copy, |path, who| {
         assert_eq!(fs::copy(path, path.with_file_name(format!("copied-by-{who}"))).unwrap(), SIZE as u64);
     }),
-    of_names("create", Call::Times, |path, who| {
+    // It is of a spare segment that times are set.
+    of_names(CREATE, Call::Times, |path, who| {
         fs::write(path.with_file_name(format!("made-by-{who}")), "").unwrap();
     }),
     of_names("remove, and sync the directory", Call::Unlink, |path, _| {
@@ -129,6 +131,7 @@ pub(crate) const CASES: [Case; 23] = [
     }),
 ];
 
+pub(crate) const CREATE: &str = "create";
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 pub(crate) fn writer(path: &Path) -> File {
@@ -152,6 +155,12 @@ fn files(mount: &Mount, name: &str, count: usize) -> Vec<PathBuf> {
     let files = (0..count).map(make).collect();
     mount.sync();
     files
+}
+
+/// Waits until there is a segment that was made ahead, and another one that may be just about to be.
+pub(crate) fn wait_for_spares(mount: &Mount) {
+    let count = |info: &Value, name: &str| info["counters"][name].as_u64().unwrap();
+    mount.wait_for("spares", |info| count(info, "spares_made") > count(info, "spares_used") + 1);
 }
 
 /// What has nothing to do with any of the files that are slow.
@@ -297,6 +306,9 @@ fn others_go_on(kind: Kind, setup: Setup) {
         let paths = files(&mount, &format!("case-{n}"), MANY);
         for same in [true, false] {
             let most = if same { 1 } else { MANY };
+            if case.name == CREATE {
+                wait_for_spares(&mount);
+            }
             let held = calls.add(Rule::of(case.call).on(case.on).times(most as u64).held());
             let actors = (0..MANY).map(|who| {
                 let path = if same { &paths[0] } else { &paths[who] }.clone();

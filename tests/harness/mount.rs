@@ -267,17 +267,8 @@ impl Mount {
         if plain() {
             return;
         }
-        // A test that had the pool open itself shares its lock with whatever another test is just starting, for a
-        // moment.
-        let in_passing = |output: &Output| String::from_utf8_lossy(&output.stderr).contains("in use by process 0");
-        let mut output = self.try_mount().0;
-        for _ in 0..1000 {
-            if !in_passing(&output) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-            output = self.try_mount().0;
-        }
+        // A test that had the pool open itself shares its lock with whatever another test is just starting.
+        let output = patiently(1000, "in use by process 0", || self.try_mount().0);
         assert!(
             output.status.success(),
             "mount: {}\n{}{}{}",
@@ -386,8 +377,10 @@ impl Mount {
         }
         self.end_killing();
         let unmounting = unmounting();
-        run_ok(self.program().arg("umount").arg(&self.path));
+        // What other tests are just starting has the files of this process, too.
+        let output = patiently(20, "busy: in use by", || self.tensorfs([OsStr::new("umount"), self.path.as_os_str()]));
         drop(unmounting);
+        assert!(output.status.success(), "umount: {}", String::from_utf8_lossy(&output.stderr));
         assert!(!is_mounted(&self.path), "still mounted after umount");
         if let Some(pid) = self.pid.take() {
             wait_for_end(pid);
@@ -666,6 +659,19 @@ fn has_admin_capability() -> bool {
 
 /// Whether something is mounted at `path`; it may be dead. (Not from /proc/self/mountinfo, which misses entries while
 /// other tests mount and unmount.)
+/// Tries something so many times while it says that this keeps it from being done: that it does so for a moment.
+fn patiently(tries: u32, in_passing: &str, mut attempt: impl FnMut() -> Output) -> Output {
+    let mut output = attempt();
+    for _ in 1..tries {
+        if !String::from_utf8_lossy(&output.stderr).contains(in_passing) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        output = attempt();
+    }
+    output
+}
+
 fn is_mounted(path: &Path) -> bool {
     let path = c_path(path);
     let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT | libc::AT_SYMLINK_NOFOLLOW;

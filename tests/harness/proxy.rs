@@ -4,13 +4,17 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::random::Random;
 
-/// What an S3 store says of a place with nothing in it.
+/// What S3's and Google's stores say of a place with nothing in it, and what Azure's says.
 const EMPTY: &str = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+const EMPTY_OF_AZURE: &str = "<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>";
+/// What is in the query of a listing, whichever store is asked for it (`list-type=2`, `comp=list`).
+pub const LISTING: &str = "list";
 /// What stores say on bad days.
 const BAD_DAY: [(u16, &str); 5] =
     [(500, "InternalError"), (503, "SlowDown"), (403, "AccessDenied"), (404, "NoSuchKey"), (409, "OperationAborted")];
@@ -88,6 +92,8 @@ pub struct Proxy {
     /// Of a hundred requests so many have a fault that is drawn.
     drawn: Mutex<(u64, Random)>,
     asked: Mutex<Vec<String>>,
+    /// Whether bytes that are put are among what is drawn.
+    spoils_puts: AtomicBool,
     /// The last answers to listings.
     listings: Mutex<HashMap<String, Vec<u8>>>,
 }
@@ -108,6 +114,7 @@ impl Proxy {
             rules: Mutex::default(),
             drawn: Mutex::new((0, Random::new(0))),
             asked: Mutex::default(),
+            spoils_puts: AtomicBool::new(true),
             listings: Mutex::default(),
         });
         let this = proxy.clone();
@@ -136,12 +143,20 @@ impl Proxy {
         *self.drawn.lock().unwrap() = (percent, Random::new(seed));
     }
 
+    /// Whether what is put may be spoiled by a fault that is drawn: not all stores would find that out.
+    pub fn spoil_puts(&self, may_be: bool) {
+        self.spoils_puts.store(may_be, Ordering::Relaxed);
+    }
+
     /// What was asked for since this was called last: methods, and paths with their queries.
     pub fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
     fn fault(&self, method: &str, path: &str) -> Option<Fault> {
+        // Google's store is told a whole name as one part of the path.
+        let (name, query) = path.split_once('?').unwrap_or((path, ""));
+        let path = format!("{}?{query}", name.replace("%2F", "/"));
         let mut rules = self.rules.lock().unwrap();
         let fits = |rule: &&mut Rule| method.starts_with(rule.method) && path.contains(rule.part) && rule.times > 0;
         if let Some(rule) = rules.iter_mut().find(fits) {
@@ -164,7 +179,7 @@ impl Proxy {
             Fault::CutAnswer(Some(bytes)),
             Fault::CutAnswer(None),
             Fault::Say(status, word),
-            Fault::SpoilRequest,
+            if self.spoils_puts.load(Ordering::Relaxed) { Fault::SpoilRequest } else { Fault::SpoilAnswer },
             Fault::SpoilAnswer,
             Fault::Stale,
         ];
@@ -179,6 +194,7 @@ impl Proxy {
         self.asked.lock().unwrap().push(format!("{method} {path}"));
         let fault = self.fault(&method, &path);
         let mut len = header(&head, "content-length").and_then(|len| len.parse().ok()).unwrap_or(0_usize);
+        let is_cut = matches!(fault, Some(Fault::CutRequest(bytes)) if bytes < len);
         if let Some(Fault::CutRequest(bytes)) = fault {
             len = len.min(bytes);
         }
@@ -195,12 +211,19 @@ impl Proxy {
             Some(Fault::SpoilRequest) if len > 0 => body[len / 2] ^= 1,
             _ => {}
         }
-        let (head, mut body) = self.ask(&head, &body)?;
+        let asked = self.ask(&head, &body)?;
+        if is_cut {
+            // The store may wait for the rest of it for minutes.
+            return None;
+        }
+        let (head, mut body) = asked.answer()?;
         let whole = body.len();
-        if path.contains("list-type=") && fault.is_none() {
+        let is_listing = path.split_once('?').is_some_and(|(_, query)| query.contains(LISTING));
+        if is_listing && fault.is_none() {
             self.listings.lock().unwrap().insert(path, body.clone());
-        } else if path.contains("list-type=") && matches!(fault, Some(Fault::Stale)) {
-            let before = self.listings.lock().unwrap().get(&path).cloned().unwrap_or_else(|| EMPTY.into());
+        } else if is_listing && matches!(fault, Some(Fault::Stale)) {
+            let empty = if path.contains("comp=") { EMPTY_OF_AZURE } else { EMPTY };
+            let before = self.listings.lock().unwrap().get(&path).cloned().unwrap_or_else(|| empty.into());
             return answer(&mut client, "HTTP/1.1 200 OK", before.len(), &before, false);
         }
         match fault {
@@ -213,8 +236,8 @@ impl Proxy {
         answer(&mut client, &head, len, &body, method == "HEAD")
     }
 
-    /// What the store answers: a head, and the bytes behind it.
-    fn ask(&self, request: &str, body: &[u8]) -> Option<(String, Vec<u8>)> {
+    /// Has the store be asked.
+    fn ask(&self, request: &str, body: &[u8]) -> Option<Asked> {
         let other = (self.translation)(request, body);
         let (request, body) = other.as_ref().map_or((request, body), |other| (&*other.head, &*other.body));
         let mut store = TcpStream::connect(&self.store).ok()?;
@@ -223,14 +246,26 @@ impl Proxy {
         let told = without(request, "connection").replacen(&below, " /", 1);
         write!(store, "{told}\r\n{prefix}Connection: close\r\n\r\n").ok()?;
         store.write_all(body).ok()?;
-        let (mut head, mut body) = head(&mut store)?;
-        if let Some(other) = &other {
-            head.push_str(other.answered_with);
-        }
-        if !request.starts_with("HEAD") {
-            // A request that was cut is one that the store may wait for.
-            store.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
-            store.read_to_end(&mut body).ok()?;
+        let (has_body, more) = (!request.starts_with("HEAD"), other.map_or("", |other| other.answered_with));
+        Some(Asked { store, has_body, more })
+    }
+}
+
+/// What a store was asked.
+struct Asked {
+    store: TcpStream,
+    has_body: bool,
+    /// Lines that its answer lacks.
+    more: &'static str,
+}
+
+impl Asked {
+    /// What it answers: a head, and the bytes behind it.
+    fn answer(mut self) -> Option<(String, Vec<u8>)> {
+        let (mut head, mut body) = head(&mut self.store)?;
+        head.push_str(self.more);
+        if self.has_body {
+            self.store.read_to_end(&mut body).ok()?;
         }
         let is_chunked = header(&head, "transfer-encoding").is_some_and(|how| how.contains("chunked"));
         Some((head, if is_chunked { joined(&body)? } else { body }))

@@ -18,7 +18,9 @@ use crate::mounting::process;
 const MOST: usize = 5;
 
 /// How a carrier is named: the kernel knows 15 characters of a name.
-const CARRIER: &str = " (tensorfs-carrie)";
+const CARRIER: &str = "tensorfs-carrie";
+/// So many processes are between it and a program that asks for it, at most.
+const BETWEEN: usize = 4;
 
 /// How long to look around in /proc. Another process may be stuck, and keep everybody who looks at it waiting.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,10 +44,18 @@ pub fn reason(mountpoint: &Path) -> String {
     format!("busy: in use by {}{dots}", named.join(", "))
 }
 
-/// Whether the pool's carrier alone keeps it busy, as far as that is found soon: it asks the server now and then.
+/// Whether the pool's carrier alone keeps it busy, as far as that is found soon: it asks the server now and then, or has
+/// a program of ours ask.
 pub fn is_by_carrier(mountpoint: &Path) -> bool {
     let users = users_found_in_time(mountpoint);
-    !users.is_empty() && users.iter().all(|user| user.ends_with(CARRIER))
+    !users.is_empty() && users.iter().all(|user| is_of_carrier(user))
+}
+
+/// True of one, of what it has started, and of a process that is gone by now.
+fn is_of_carrier(user: &str) -> bool {
+    let pid = user.split(' ').next().and_then(|pid| pid.parse().ok());
+    let mut line = std::iter::successors(pid, |pid| process::parent(*pid)).take(1 + BETWEEN);
+    pid.is_some_and(process::is_ending) || line.any(|pid| process::name(pid) == CARRIER)
 }
 
 fn mounted_below(mountpoint: &Path) -> Option<PathBuf> {
@@ -179,6 +189,26 @@ mod tests {
         let said = reason(&path);
         let me = format!("in use by {} (", std::process::id());
         assert!(said.contains(&me), "{said}");
+    }
+
+    #[test]
+    fn a_carrier_is_told_from_others_by_its_name() {
+        assert!(!is_of_carrier(&format!("{} (any)", std::process::id())) && !is_of_carrier("1 (init)"));
+        let dir = tempfile::tempdir().unwrap();
+        let carrier = dir.path().join("tensorfs-carrier");
+        std::os::unix::fs::symlink("/bin/sh", &carrier).unwrap();
+        // It starts another one, which says its number.
+        let mut carrier = std::process::Command::new(carrier);
+        carrier.args(["-c", "sleep 600 & echo $!; wait"]).stdout(std::process::Stdio::piped());
+        let mut carrier = carrier.spawn().unwrap();
+        let mut started = String::new();
+        let mut says = std::io::BufReader::new(carrier.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut says, &mut started).unwrap();
+        let started = started.trim();
+        assert!(is_of_carrier(&format!("{} (any)", carrier.id())) && is_of_carrier(&format!("{started} (any)")));
+        std::process::Command::new("kill").arg(started).status().unwrap();
+        carrier.wait().unwrap();
+        assert!(is_of_carrier(&format!("{started} (any)")), "it has ended");
     }
 
     #[test]

@@ -665,6 +665,46 @@ mod tests {
         });
     }
 
+    /// Nothing that is on its way goes on, on any thread, before he who is made way for has ended.
+    ///
+    /// Proves E33.
+    #[test]
+    fn what_is_on_its_way_stands_still_while_it_is_halted() {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let place = Place::new(store, Path::default(), "memory://".into(), &Access::default()).unwrap();
+        let steps = Arc::new(AtomicU64::new(0));
+        for _ in 0..4 * WORKERS {
+            let steps = steps.clone();
+            place.runtime.spawn(async move {
+                loop {
+                    steps.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+        }
+        let until = |done: &dyn Fn() -> bool| {
+            assert!((0..60_000).any(|_| {
+                std::thread::sleep(Duration::from_millis(1));
+                done()
+            }));
+        };
+        let (waiting, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(false)));
+        let (waits, over) = (waiting.clone(), is_over.clone());
+        place.halts().halt(&move || {
+            waits.fetch_add(1, Ordering::Relaxed);
+            while !*locked(&over) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        until(&|| waiting.load(Ordering::Relaxed) == WORKERS as u64);
+        let before = steps.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(steps.load(Ordering::Relaxed), before);
+        *locked(&is_over) = true;
+        until(&|| steps.load(Ordering::Relaxed) > before);
+        assert!(place.halted.load(Ordering::Relaxed) >= 100);
+    }
+
     #[test]
     fn a_url_has_no_credentials_and_is_one() {
         for url in ["s3://key:secret@bucket/x", "bucket", "nonsense://x", "memory:///x", "http://host/x"] {

@@ -1,5 +1,6 @@
 //! The remote, on stores in memory and in directories: round trips, and everything that can go wrong in between.
 
+mod asked;
 mod bad_days;
 mod by_hand;
 mod carrying;
@@ -12,7 +13,9 @@ mod encrypted;
 mod full;
 mod kills;
 mod left_out;
+mod locked_in;
 mod lost;
+mod making_way;
 mod many;
 mod others;
 mod over_s3;

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +14,7 @@ use serde_json::Value;
 use tensorfs_layout::ROOT;
 use tensorfs_remote::repository::{Content, Entry, FORMAT, Hash, Head, Line, Part, Repository, marked, object_name};
 
+use crate::asked::{Request, listen};
 use crate::pools::TestPool;
 use crate::program::text;
 use crate::stores::Recorded;
@@ -33,7 +34,7 @@ fn made_up(number: u64, of: u64) -> Hash {
 }
 
 /// The store: keys and bytes of those that have some, and so many that are made up.
-struct Store {
+pub struct Store {
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
     many: u64,
     gone: Mutex<BTreeSet<String>>,
@@ -41,19 +42,15 @@ struct Store {
 }
 
 impl Store {
-    fn start(objects: BTreeMap<String, Vec<u8>>, many: u64) -> (Arc<Self>, String) {
+    pub fn new(objects: BTreeMap<String, Vec<u8>>, many: u64) -> Arc<Self> {
         let (objects, gone, asked) = (Mutex::new(objects), Mutex::default(), Mutex::default());
-        let store = Arc::new(Self { objects, many, gone, asked });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
+        Arc::new(Self { objects, many, gone, asked })
+    }
+
+    fn start(objects: BTreeMap<String, Vec<u8>>, many: u64) -> (Arc<Self>, String) {
+        let store = Self::new(objects, many);
         let this = store.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let this = this.clone();
-                std::thread::spawn(move || this.serve(&stream));
-            }
-        });
-        (store, address)
+        (store, listen(move |request, stream| this.answer(request, stream)))
     }
 
     /// How many requests of each kind there were since this was asked last.
@@ -61,49 +58,32 @@ impl Store {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
-    fn serve(&self, mut stream: &TcpStream) -> Option<()> {
-        let mut requests = BufReader::new(stream);
-        loop {
-            let mut line = String::new();
-            requests.read_line(&mut line).ok().filter(|read| *read > 0)?;
-            let request = line.trim().to_owned();
-            let (mut len, mut is_new) = (0, false);
-            loop {
-                let mut line = String::new();
-                requests.read_line(&mut line).ok().filter(|read| *read > 0)?;
-                let header = line.trim().to_ascii_lowercase();
-                if header.is_empty() {
-                    break;
-                }
-                len = header.strip_prefix("content-length: ").map_or(len, |len| len.parse().unwrap());
-                is_new |= header == "if-none-match: *";
+    /// Does what a request asks for.
+    pub fn answer(&self, request: Request, mut stream: &TcpStream) -> Option<()> {
+        let is_new = request.is_new();
+        let Request { method, target, body, .. } = request;
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let key = path.strip_prefix("/bucket")?.trim_start_matches('/').replace("%2F", "/");
+        let (kind, status, answer) = match &*method {
+            "PUT" => ("put", self.put(key, body, is_new), Vec::new()),
+            "DELETE" => {
+                self.objects.lock().unwrap().remove(&key);
+                ("removal", "204 No Content", Vec::new())
             }
-            let mut body = vec![0; len];
-            requests.read_exact(&mut body).ok()?;
-            let mut words = request.split(' ');
-            let (method, target) = (words.next()?, words.next()?);
-            let (path, query) = target.split_once('?').unwrap_or((target, ""));
-            let key = path.strip_prefix("/bucket")?.trim_start_matches('/').replace("%2F", "/");
-            let (kind, status, answer) = match method {
-                "PUT" => ("put", self.put(key, body, is_new), Vec::new()),
-                "DELETE" => {
-                    self.objects.lock().unwrap().remove(&key);
-                    ("removal", "204 No Content", Vec::new())
-                }
-                "POST" => ("removal", "200 OK", self.remove(&String::from_utf8_lossy(&body)).into_bytes()),
-                _ if query.contains("list-type=") => ("listing", "200 OK", self.listed(query).into_bytes()),
-                _ => match self.objects.lock().unwrap().get(&key) {
-                    Some(bytes) => ("read", "200 OK", bytes.clone()),
-                    None => ("read", "404 Not Found", Vec::new()),
-                },
-            };
-            *self.asked.lock().unwrap().entry(kind).or_default() += 1;
-            let time = "ETag: \"x\"\r\nLast-Modified: Tue, 24 Nov 2026 10:00:00 GMT";
-            write!(stream, "HTTP/1.1 {status}\r\n{time}\r\nContent-Length: {}\r\n\r\n", answer.len()).ok()?;
-            if method != "HEAD" {
-                stream.write_all(&answer).ok()?;
-            }
+            "POST" => ("removal", "200 OK", self.remove(&String::from_utf8_lossy(&body)).into_bytes()),
+            _ if query.contains("list-type=") => ("listing", "200 OK", self.listed(query).into_bytes()),
+            _ => match self.objects.lock().unwrap().get(&key) {
+                Some(bytes) => ("read", "200 OK", bytes.clone()),
+                None => ("read", "404 Not Found", Vec::new()),
+            },
+        };
+        *self.asked.lock().unwrap().entry(kind).or_default() += 1;
+        let time = "ETag: \"x\"\r\nLast-Modified: Tue, 24 Nov 2026 10:00:00 GMT";
+        write!(stream, "HTTP/1.1 {status}\r\n{time}\r\nContent-Length: {}\r\n\r\n", answer.len()).ok()?;
+        if method != "HEAD" {
+            stream.write_all(&answer).ok()?;
         }
+        Some(())
     }
 
     fn put(&self, key: String, bytes: Vec<u8>, is_new: bool) -> &'static str {

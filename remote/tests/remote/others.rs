@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::bad_days;
 use crate::over_s3::{Keys, Over, Reached, all_is_done, encrypted_is_carried, one_of_eight_puts};
 use crate::program::text;
+use crate::proxy::Fault::Say;
 use crate::proxy::{Proxy, Translated, header, without};
 use crate::s3::{environment, held, ports, says};
 use crate::skipping::skipped;
@@ -45,6 +47,11 @@ impl Reached for Other {
     fn new_place(&self) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         format!("{}://tensorfs/{}-{}", self.scheme, std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Of what is put there nothing is said.
+    fn looks_at_bytes(&self) -> bool {
+        false
     }
 }
 
@@ -85,14 +92,16 @@ fn in_json(head: &str, put: &[u8]) -> Option<Translated> {
     let name: String = target.bytes().map(escaped).collect();
     let condition = header(head, "x-goog-if-generation-match");
     let condition = condition.map(|number| format!("&ifGenerationMatch={number}")).unwrap_or_default();
-    let mut body =
-        b"--part\r\nContent-Type: application/json\r\n\r\n{}\r\n--part\r\nContent-Type: any/any\r\n\r\n".to_vec();
-    body.extend_from_slice(put);
-    body.extend_from_slice(b"\r\n--part--\r\n");
+    const FIRST: &str = "--part\r\nContent-Type: application/json\r\n\r\n{}\r\n--part\r\nContent-Type: any/any\r\n\r\n";
+    const LAST: &str = "\r\n--part--\r\n";
+    // What is cut is not to look as if it came to its end.
+    let len = header(head, "content-length").and_then(|len| len.parse().ok()).unwrap_or(put.len());
+    let last = if put.len() < len { "" } else { LAST };
+    let body = [FIRST.as_bytes(), put, last.as_bytes()].concat();
     let head = format!(
         "POST /upload/storage/v1/b/tensorfs/o?uploadType=multipart&name={name}{condition} HTTP/1.1\r\nHost: {HOST}\r\n\
          Content-Type: multipart/related; boundary=part\r\nContent-Length: {}",
-        body.len()
+        FIRST.len() + len + LAST.len()
     );
     Some(Translated { head, body, answered_with: "\r\nETag: \"any\"\r\nx-goog-generation: 1" })
 }
@@ -235,5 +244,75 @@ fn many_objects_are_removed_from_others() {
         );
         over.ok(&over.at(&over.endpoint(), "check", &["--data"]));
         over.restores(&over.endpoint(), &[]);
+    }
+}
+
+/// As over S3; what is spoiled on its way there only TLS finds.
+///
+/// Proves E2, E4, E6, E8, E18.
+#[test]
+fn whatever_becomes_of_requests_to_others_nothing_is_lost_or_torn() {
+    for scheme in ["gs", "az"] {
+        let Some(store) = store(scheme, "whatever_becomes_of_requests_to_others_nothing_is_lost_or_torn") else {
+            continue;
+        };
+        bad_days::nothing_is_lost_or_torn(store);
+    }
+}
+
+/// Proves E2, E5, E14.
+#[test]
+fn a_batch_in_others_that_nobody_heard_of_is_the_own_one() {
+    for (scheme, said) in [
+        (
+            "gs",
+            [
+                (Say(409, "Conflict"), "another put of it is on its way"),
+                (Say(403, "RequestTimeTooSkewed"), "the clock of this machine is wrong"),
+                (Say(403, "AccessDenied"), "these credentials may not do that here"),
+                (Say(404, "NoSuchBucket"), "the bucket is not there"),
+                (Say(507, "InsufficientStorage"), "507"),
+            ],
+        ),
+        (
+            "az",
+            [
+                (Say(409, "BlobImmutableDueToPolicy"), "another put of it is on its way"),
+                (Say(403, "AuthenticationFailed"), "look at the credentials (AZURE"),
+                (Say(403, "AuthorizationPermissionMismatch"), "these credentials may not do that here"),
+                (Say(404, "ContainerNotFound"), "the bucket is not there"),
+                (Say(507, "InsufficientStorage"), "507"),
+            ],
+        ),
+    ] {
+        let Some(store) = store(scheme, "a_batch_in_others_that_nobody_heard_of_is_the_own_one") else { continue };
+        bad_days::a_batch_is_the_own_one(store, said);
+    }
+}
+
+/// Proves E4.
+#[test]
+fn what_is_spoiled_on_its_way_from_others_is_not_believed() {
+    for scheme in ["gs", "az"] {
+        let Some(store) = store(scheme, "what_is_spoiled_on_its_way_from_others_is_not_believed") else { continue };
+        bad_days::what_is_spoiled_is_not_believed(store);
+    }
+}
+
+/// Proves E2, E5, E6.
+#[test]
+fn a_listing_of_others_that_is_old_loses_nothing() {
+    for scheme in ["gs", "az"] {
+        let Some(store) = store(scheme, "a_listing_of_others_that_is_old_loses_nothing") else { continue };
+        bad_days::an_old_listing_loses_nothing(store);
+    }
+}
+
+/// Proves E8, E14.
+#[test]
+fn whoever_watches_goes_on_when_others_are_well_again() {
+    for scheme in ["gs", "az"] {
+        let Some(store) = store(scheme, "whoever_watches_goes_on_when_others_are_well_again") else { continue };
+        bad_days::whoever_watches_goes_on(store);
     }
 }

@@ -39,6 +39,8 @@ pub trait Reached {
     fn keys(&self) -> Keys;
     /// A prefix that no other test has.
     fn new_place(&self) -> String;
+    /// Whether it compares what has arrived with what was said of it.
+    fn looks_at_bytes(&self) -> bool;
 
     /// As `--endpoint` takes it.
     fn endpoint(&self) -> String {
@@ -62,6 +64,10 @@ impl Reached for S3 {
     fn new_place(&self) -> String {
         self.new_place()
     }
+
+    fn looks_at_bytes(&self) -> bool {
+        true
+    }
 }
 
 /// A pool, its place in the store, and how it is reached.
@@ -78,6 +84,7 @@ impl Over {
     pub fn of(server: &impl Reached, pool: TestPool) -> Self {
         let (own, url, proxy) = (pool.path(), server.new_place(), Proxy::start(server.address()));
         let over = Self { pool, own, url, proxy, path: server.path().to_owned(), keys: server.keys() };
+        over.proxy.spoil_puts(server.looks_at_bytes());
         over.ok(&["set", text(&over.own), &over.url, "--endpoint", &over.endpoint()]);
         over.proxy.asked();
         over

@@ -1,12 +1,13 @@
 //! A store behind a slow link: what takes long arrives all the same.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::asked::{Request, listen};
 use crate::pools::TestPool;
 
 /// Longer than any library waits for an answer by itself.
@@ -30,16 +31,8 @@ impl Store {
     /// Starts one, and gives its address.
     pub fn start(slow_put: bool, slow_get: bool) -> (Arc<Self>, String) {
         let store = Arc::new(Self { objects: Mutex::default(), asked: Mutex::default(), slow_put, slow_get });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
         let this = store.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let this = this.clone();
-                std::thread::spawn(move || this.serve(&stream));
-            }
-        });
-        (store, address)
+        (store, listen(move |request, stream| this.answer(request, stream)))
     }
 
     /// True if any of these words is in what it has, or was asked for.
@@ -51,43 +44,18 @@ impl Store {
         asked.iter().any(|asked| has(asked.as_bytes())) || objects.values().any(|bytes| has(bytes))
     }
 
-    fn serve(&self, stream: &TcpStream) -> Option<()> {
-        let mut requests = BufReader::new(stream);
-        loop {
-            let mut line = String::new();
-            requests.read_line(&mut line).ok().filter(|read| *read > 0)?;
-            let request = line.trim().to_owned();
-            let (mut len, mut is_new, mut told) = (0, false, Vec::new());
-            loop {
-                let mut line = String::new();
-                requests.read_line(&mut line).ok()?;
-                let header = line.trim().to_ascii_lowercase();
-                if header.is_empty() {
-                    break;
-                }
-                len = header.strip_prefix("content-length: ").map_or(len, |len| len.parse().unwrap());
-                is_new |= header == "if-none-match: *";
-                let is_told = header.starts_with("x-amz-server-side") || header.starts_with("x-amz-storage");
-                told.extend(is_told.then_some(header));
-            }
-            told.sort();
-            let mut body = vec![0; len];
-            requests.read_exact(&mut body).ok()?;
-            let is_unknown = told.iter().any(|header| header.starts_with("x-amz-storage") && header != CLASS);
-            self.asked.lock().unwrap().push([vec![request.clone()], told].concat().join("; "));
-            if is_unknown {
-                let refused =
-                    "HTTP/1.1 400 Bad Request\r\nContent-Length: 33\r\n\r\n<Code>InvalidStorageClass</Code>\n";
-                write!(&mut &*stream, "{refused}").ok()?;
-                continue;
-            }
-            self.answer(stream, &request, body, is_new)?;
+    fn answer(&self, request: Request, mut stream: &TcpStream) -> Option<()> {
+        let is_new = request.is_new();
+        let Request { method, target: path, headers, body } = request;
+        let is_told = |header: &String| header.starts_with("x-amz-server-side") || header.starts_with("x-amz-storage");
+        let mut told: Vec<String> = headers.into_iter().filter(is_told).collect();
+        told.sort();
+        let is_unknown = told.iter().any(|header| header.starts_with("x-amz-storage") && header != CLASS);
+        self.asked.lock().unwrap().push([vec![format!("{method} {path}")], told].concat().join("; "));
+        if is_unknown {
+            let refused = "HTTP/1.1 400 Bad Request\r\nContent-Length: 33\r\n\r\n<Code>InvalidStorageClass</Code>\n";
+            return write!(stream, "{refused}").ok();
         }
-    }
-
-    fn answer(&self, mut stream: &TcpStream, request: &str, body: Vec<u8>, is_new: bool) -> Option<()> {
-        let mut words = request.split(' ');
-        let (method, path) = (words.next()?, words.next()?.to_owned());
         let said = |status: &str, len: usize| format!("HTTP/1.1 {status}\r\nETag: \"x\"\r\nContent-Length: {len}\r\n");
         let time = "Last-Modified: Tue, 24 Nov 2026 10:00:00 GMT\r\n\r\n";
         if method == "PUT" {

@@ -205,6 +205,17 @@ impl HostCalls {
         command.env("LD_PRELOAD", library()).env("TENSORFS_CLOCK_OFF", seconds.to_string());
     }
 
+    /// Has so much time go by for a process under the rules, at once: what it waits for in a call of the kernel comes no
+    /// sooner. One process at a time.
+    pub fn go_by(&self, pid: i32, time: Duration) {
+        let (table, pid) = (self.0.table, pid.cast_unsigned());
+        if table.forward_of.load(Ordering::Acquire) != pid {
+            table.forward.store(0, Ordering::Release);
+            table.forward_of.store(pid, Ordering::Release);
+        }
+        table.forward.fetch_add(time.as_secs(), Ordering::AcqRel);
+    }
+
     /// Adds a rule. Of several that are about one call, the first that is not over decides.
     pub fn add(&self, rule: Rule) -> Injected {
         let _adding = self.0.adding.lock().unwrap();

@@ -57,6 +57,12 @@ pub fn is_wanted(calls: &[Call]) -> bool {
     calls.iter().any(|call| wanted & call.bit() != 0)
 }
 
+/// By how many seconds time has gone on for this process.
+pub fn forward() -> u64 {
+    let is_this = |table: &&Table| table.forward_of.load(Ordering::Acquire) == std::process::id();
+    table().filter(is_this).map_or(0, |table| table.forward.load(Ordering::Acquire))
+}
+
 fn is_about(rule: &Rule, call: Call, places: &Places) -> bool {
     let fits = |path: &Path| {
         let path = path.as_os_str().as_bytes();

@@ -160,6 +160,10 @@ impl Rule {
 pub struct Table {
     /// The calls that any rule is about.
     pub wanted: AtomicU64,
+    /// So many seconds are added to the clock that nobody sets,
+    pub forward: AtomicU64,
+    /// as this process sees it.
+    pub forward_of: AtomicU32,
     /// The rules.
     pub rules: [Rule; RULES],
 }
