@@ -106,6 +106,11 @@ impl Error {
         }
     }
 
+    /// True of a remote that is not as the pool has put it.
+    pub fn is_of_remote(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::RolledBack { .. } | Self::Fenced { .. })
+    }
+
     /// As [`Error::Damaged`].
     pub fn damaged(object: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Damaged { object: object.into(), what: what.into() }

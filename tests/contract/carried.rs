@@ -347,12 +347,14 @@ fn of_a_note_that_is_none_nothing_is_carried(setup: Setup) {
         serde_json::to_vec(&parsed).unwrap()
     };
     let arrived = |key: &'static str, value: Value| with(&move |note| note["arrived"][key] = value.clone());
-    let now = serde_json::from_slice::<Value>(&note).unwrap()["arrived"]["transaction"].as_u64().unwrap();
+    let parsed: Value = serde_json::from_slice(&note).unwrap();
+    let now = parsed["arrived"]["transaction"].as_u64().unwrap();
+    let (log, _) = parsed["arrived"]["log"].as_str().unwrap().rsplit_once('-').unwrap();
+    let in_another_boot = format!("{log}-{:x}", u128::MAX);
     for changed in [
-        // Of another log, of one that has come further, of one that has not come so far; which files, nobody knows.
+        // Of another log, of one that has not come so far; which files, nobody knows.
         arrived("log", "0-0".into()),
-        arrived("transaction", u64::MAX.into()),
-        arrived("transaction", (now + 1000).into()),
+        arrived("log", in_another_boot.into()),
         arrived("transaction", 0.into()),
         arrived("transaction", (-1).into()),
         arrived("unsettled", Value::Null),
@@ -375,17 +377,29 @@ fn of_a_note_that_is_none_nothing_is_carried(setup: Setup) {
     assert_eq!(words(&mount, ["d", "d/f"]), ["behind"; 2]);
     fs::remove_file(&at).unwrap();
     assert_eq!(xattr::get(&mount.at("d/f"), NAME), Err(Errno::ENODATA));
-    // A log that is older than what is noted gives numbers anew: none that it comes to is believed until then.
-    mount.umount();
-    fs::write(&at, arrived("transaction", (now + 20).into())).unwrap();
-    mount.mount();
-    for n in 0..100 {
-        assert_eq!(words(&mount, ["d", "d/f"]), ["behind"; 2], "{n}");
-        fs::write(mount.at("other"), [n]).unwrap();
+    // A log that is older than what is noted, when it is mounted or while it is, gives numbers anew: none that it comes
+    // to is believed until then.
+    for is_mounted in [false, true] {
+        let mut note: Value = serde_json::from_slice(&note).unwrap();
+        if is_mounted {
+            note = serde_json::from_slice(&fs::read(&at).unwrap()).unwrap();
+        } else {
+            mount.umount();
+        }
+        let own = serde_json::to_vec(&note).unwrap();
+        note["arrived"]["transaction"] = (note["arrived"]["transaction"].as_u64().unwrap() + 20).into();
+        fs::write(&at, serde_json::to_vec(&note).unwrap()).unwrap();
+        if !is_mounted {
+            mount.mount();
+        }
+        for n in 0..100 {
+            assert_eq!(words(&mount, ["d", "d/f"]), ["behind"; 2], "{n}");
+            fs::write(mount.at("other"), [n]).unwrap();
+        }
+        fs::write(&at, own).unwrap();
+        carry(&mount);
+        assert_eq!(words(&mount, ["d", "d/f"]), ["carried"; 2]);
     }
-    fs::write(&at, &note).unwrap();
-    carry(&mount);
-    assert_eq!(words(&mount, ["d", "d/f"]), ["carried"; 2]);
 }
 
 /// Proves E34.

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -24,6 +25,7 @@ on_mounts!(
     a_file_that_stays_open_is_carried_as_far_as_it_is_sealed,
     what_stands_behind_the_seals_of_a_file_that_stays_open_is_carried_as_it_is,
     what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail,
+    what_has_just_come_to_rest_is_carried_once,
     what_was_put_before_it_waited_is_told,
     a_pool_that_changes_all_the_time_is_carried_whole,
     who_waits_for_so_long_is_told,
@@ -317,6 +319,33 @@ fn what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail(setup: Setup
     let lines = BufReader::new(told).lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
     let read: u64 = lines.map(|told| told["read_bytes"].as_u64().unwrap()).sum();
     assert!((6000..AT_REST as u64 / 8).contains(&read), "{read} bytes read for 6000");
+}
+
+/// Its seals are in no commit yet, so that it could be taken for a file that stays open; and one that is about to come to
+/// rest is not put as a tail before.
+///
+/// Proves E7.
+fn what_has_just_come_to_rest_is_carried_once(setup: Setup) {
+    const SIZE: u64 = 8 << 20;
+    let mount = setup.mount_with(["--commit", "3600"]).mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    with_remote(&mount);
+    fs::write(mount.at("sealed"), Pattern(1).bytes(0, SIZE as usize)).unwrap();
+    mount.tensorfs_ok(["seal", text(&mount.at("sealed"))]);
+    assert_eq!(carried(&mount, "60"), (SIZE, SIZE));
+    let mut open = File::create(mount.at("open")).unwrap();
+    open.write_all(&Pattern(2).bytes(0, SIZE as usize)).unwrap();
+    open.sync_all().unwrap();
+    let carrier = thread::scope(|scope| {
+        let carrier = scope.spawn(|| carried(&mount, "60"));
+        thread::sleep(Duration::from_secs(2));
+        drop(open);
+        mount.tensorfs_ok(["seal", text(&mount.at("open"))]);
+        carrier.join()
+    });
+    assert_eq!(carrier.unwrap(), (SIZE, SIZE));
 }
 
 /// What one carrier has read and put.

@@ -105,7 +105,15 @@ impl Carried {
         }
         let Some(globs) = self.globs(settings.exclude) else { return Some(SecondCopy::unknown()) };
         let newest = pool.newest();
-        let arrived = arrived.filter(|arrived| self.is_own(arrived) && arrived.transaction <= newest.0);
+        let own = arrived.filter(|arrived| self.is_own(arrived));
+        let (arrived, ahead) = own.map_or((None, None), |arrived| match arrived.transaction <= newest.0 {
+            true => (Some(arrived), None),
+            false => (None, Some(arrived.transaction)),
+        });
+        if let Some(ahead) = ahead {
+            // Nor is it believed when the log has come so far.
+            self.touched.doubt(TxId(ahead));
+        }
         let reached = arrived.and_then(|Arrived { transaction, all, unsettled, .. }| {
             let unsettled = unsettled?.into_iter().map(Ino).collect();
             Some(Reached { transaction: TxId(transaction), all, unsettled })

@@ -57,6 +57,12 @@ impl Touched {
         }
     }
 
+    /// Of what was done up to this transaction, or will be, nothing is known.
+    pub fn doubt(&self, up_to: TxId) {
+        let mut table = self.table.lock();
+        table.floor = table.floor.max(TxId(up_to.0.saturating_add(1)));
+    }
+
     /// A transaction is about to become part of the view.
     pub fn hear(&self, view: &View, records: &[Record], id: TxId) {
         if !self.is_kept.load(Ordering::Relaxed) {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::error::{Error, Result};
+use crate::medium::boot::boot_id;
 use crate::medium::dir::Dir;
 use crate::medium::foreign::Foreign;
 
@@ -36,9 +37,17 @@ pub(crate) fn open_log(pool: &Dir, write: bool) -> Result<File> {
     }
 }
 
-/// Which file a log is: one that took its place, or a copy of it, is another, and gives its numbers anew.
+/// Which file a log is, in this boot of the machine: one that took its place, or a copy of it, is another, and gives its
+/// numbers anew, as may one that was put back together with all its disk, or that has lost what was not on that.
+///
+/// # Errors
+/// What cannot be told apart from others.
 pub(crate) fn which(log: &File) -> io::Result<String> {
     let found = log.metadata()?;
-    let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    Ok(format!("{:x}-{:x}", found.ino(), born.as_nanos()))
+    let born = found.created()?.duration_since(UNIX_EPOCH).map_err(|_| io::ErrorKind::InvalidData)?;
+    let boot = u128::from_be_bytes(boot_id(None));
+    if boot == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(format!("{:x}-{:x}-{boot:x}", found.ino(), born.as_nanos()))
 }

@@ -83,9 +83,14 @@ impl Reader {
         self.tails = tails;
     }
 
-    /// All files are looked at once, in the order of their numbers.
-    pub fn begin(&mut self) {
-        self.tails.begin();
+    /// True if all there is to tell is told in one look.
+    pub fn looks_once(&self) -> bool {
+        self.tails.are_at_once()
+    }
+
+    /// All files are looked at once, in the order of their numbers; the batch may wait for those that come to rest.
+    pub fn begin(&mut self, waits: bool) {
+        self.tails.begin(waits);
     }
 
     /// The remote's tree is this one.
@@ -128,7 +133,9 @@ impl Reader {
         }
         let is_away = left::is_away(committed, segment);
         let unproved = size.saturating_sub(chain.sealed_end());
-        let wants_tail = !settled && !is_damaged && !is_away && self.tails.is_due(ino.0, unproved);
+        let told = tree.entry(ino.0).and_then(|entry| entry.file.as_ref());
+        let was_open = told.is_some_and(|file| file.state != State::Whole);
+        let wants_tail = !settled && !is_damaged && !is_away && self.tails.is_due(ino.0, unproved, was_open);
         // Without seals nothing says that bytes which were written in place are those of before.
         if let Some(before) = before.filter(|before| (before.segment, before.version) == bytes)
             && (before.size, &before.seals) == (size, &seals)

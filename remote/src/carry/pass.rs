@@ -70,6 +70,13 @@ struct Patience {
     most: Duration,
 }
 
+impl Patience {
+    /// True if a batch may be held back now.
+    fn waits(&self) -> bool {
+        !self.most.is_zero() && self.held.is_none_or(|held| held.elapsed() < self.most)
+    }
+}
+
 /// What came of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -254,7 +261,11 @@ impl Carrier {
         match &removed {
             Ok(Removed { more: true, .. }) => self.note.collection.collect_error = None,
             Ok(_) => self.note.collection = Collection { collected: Some(now()), collect_error: None },
-            Err(error) => self.note.collection.collect_error = Some(error.to_string()),
+            Err(error) => {
+                self.is_doubted |= error.is_of_remote();
+                doubt(&mut self.note, error);
+                self.note.collection.collect_error = Some(error.to_string());
+            }
         }
         self.note.keep(&self.carrying)?;
         removed
@@ -322,8 +333,10 @@ impl Carrier {
     /// One pass. What fails is noted.
     pub fn pass(&mut self) -> Result<Passed> {
         let done = self.pass_now();
+        let is_doubted = done.as_ref().err().is_some_and(|error| doubt(&mut self.note, error));
+        self.is_doubted |= done.as_ref().err().is_some_and(Error::is_of_remote);
         let error = done.as_ref().err().map(ToString::to_string);
-        if error != self.note.error {
+        if error != self.note.error || is_doubted {
             self.note.error = error;
             self.note.keep(&self.carrying)?;
         }
@@ -346,9 +359,11 @@ impl Carrier {
             let newest = self.repository.newest()?;
             self.claim(newest)?;
         }
-        if self.patience.held.is_some() || self.note.coverage.incomplete > 0 {
+        // Who looks once is asked for what was done before.
+        if self.patience.held.is_some() || self.note.coverage.incomplete > 0 || self.reader.looks_once() {
             have_committed(&self.pool);
         }
+        let waits = self.patience.waits();
         let left = self.carrying.left()?;
         let committed = Arc::new(Committed::read(&self.pool)?);
         if committed.superblock().uuid_text() != self.note.pool {
@@ -370,14 +385,15 @@ impl Carrier {
         if self.patience.held.is_none() {
             self.before = (self.placed.read, self.placed.put);
         }
-        let Looked { lines, pending, left_out, is_all } = self.look(&committed)?;
+        let Looked { lines, pending, left_out, is_all } = self.look(&committed, waits)?;
         let incomplete = incomplete(&self.newest, &lines);
         self.note.coverage.left_out = (left_out.files, left_out.bytes);
         let passed = |this: &Self, outcome| {
             let (read, put) = (this.placed.read - this.before.0, this.placed.put - this.before.1);
             Passed { outcome, transaction, read, put, incomplete, left_out }
         };
-        if pending > 0 && self.patience.held.get_or_insert_with(Instant::now).elapsed() < self.patience.most {
+        if pending > 0 && waits {
+            self.patience.held.get_or_insert_with(Instant::now);
             return Ok(Some(passed(self, Outcome::Waiting(pending))));
         }
         self.patience.held = None;
@@ -450,8 +466,8 @@ impl Carrier {
     }
 
     /// What has changed, with the bytes of files put.
-    fn look(&mut self, committed: &Arc<Committed>) -> Result<Looked> {
-        let looked = self.look_and_put(committed);
+    fn look(&mut self, committed: &Arc<Committed>, waits: bool) -> Result<Looked> {
+        let looked = self.look_and_put(committed, waits);
         if looked.is_err() {
             // What was on its way may not be there.
             let placed = &self.placed;
@@ -465,7 +481,7 @@ impl Carrier {
         self.newest.head.as_ref().is_none_or(|head| head.pool == self.note.pool)
     }
 
-    fn look_and_put(&mut self, committed: &Arc<Committed>) -> Result<Looked> {
+    fn look_and_put(&mut self, committed: &Arc<Committed>, waits: bool) -> Result<Looked> {
         let is_ours = self.is_ours();
         let out = LeftOut::of(committed.view(), &self.exclude);
         let Self { repository, newest, placed, ready, reader, note, carrying, way, .. } = self;
@@ -473,7 +489,7 @@ impl Carrier {
         let coming = RefCell::new(Coming { note: &mut *note, carrying, left: Behind::default(), kept: begun });
         coming.borrow_mut().is(Behind::of((committed.view(), &out), is_ours.then_some(&newest.tree)))?;
         let mut of_much = || coming.borrow_mut().has_much();
-        reader.begin();
+        reader.begin(waits);
         let making = OnceCell::new();
         let way = way.as_ref();
         let step = || {
@@ -638,11 +654,17 @@ fn busy(pool: &Path) -> Error {
     Error::NotYet(format!("{}: another carrier is at work already", pool.display()))
 }
 
+/// Of a remote that is not as this pool has put it, nobody knows what it has. True if that was noted.
+fn doubt(note: &mut Note, error: &Error) -> bool {
+    error.is_of_remote() && note.coverage.arrived.take().is_some()
+}
+
 /// Keeps why something failed, if it did.
 fn noted<T>(note: &mut Note, carrying: &Carrying, outcome: Result<T>) -> Result<T> {
     if let Err(error) = &outcome {
+        let is_doubted = doubt(note, error);
         let error = Some(error.to_string());
-        if error != note.error {
+        if error != note.error || is_doubted {
             note.error = error;
             note.keep(carrying)?;
         }

@@ -20,6 +20,8 @@ pub struct Tails {
     every: Option<Duration>,
     /// One that was not seen before is read at once.
     at_once: bool,
+    /// The batch may be held back for files that come to rest.
+    waits: bool,
     known: HashMap<u64, Tail>,
     /// What is left of the bytes of this look.
     left: u64,
@@ -48,21 +50,30 @@ impl Tails {
         Self { at_once: true, ..Self::every(time) }
     }
 
-    /// A look at all files, in the order of their numbers. One that came to too many bytes is gone on with.
-    pub(super) fn begin(&mut self) {
+    /// Tails are told of by who looks once.
+    pub(super) fn are_at_once(&self) -> bool {
+        self.at_once
+    }
+
+    /// A look at all files, in the order of their numbers, behind which the batch may wait for those that come to rest.
+    /// One that came to too many bytes is gone on with.
+    pub(super) fn begin(&mut self, waits: bool) {
+        self.waits = waits;
         // Who looks once has no other look for the rest.
         let left = if self.at_once { u64::MAX } else { LOOK_MAX };
         (self.left, self.from) = (left, self.next.take().unwrap_or(0));
     }
 
-    /// True if the tail of this file, which is open, is to be read now: so many bytes behind what is sealed.
-    pub(super) fn is_due(&mut self, ino: u64, len: u64) -> bool {
+    /// True if the tail of this file, which is open, is to be read now: so many bytes behind what is sealed. One that was
+    /// not open when the remote heard of it last is about to come to rest, and then cut otherwise: as long as the batch
+    /// waits for it, its tail is not read.
+    pub(super) fn is_due(&mut self, ino: u64, len: u64, was_open: bool) -> bool {
         let Some(every) = self.every else { return false };
         if len == 0 || len > TAIL_MAX {
             return false;
         }
         let tail = self.known.entry(ino).or_insert(Tail { since: Instant::now(), is_read: false, every });
-        let is_due = tail.since.elapsed() >= tail.every || self.at_once && !tail.is_read;
+        let is_due = tail.since.elapsed() >= tail.every || self.at_once && !tail.is_read && (was_open || !self.waits);
         if !is_due || ino < self.from || self.next.is_some() {
             return false;
         }
@@ -105,8 +116,9 @@ mod tests {
 
     /// Which of these files are due in one look.
     fn due(tails: &mut Tails, files: &[(u64, u64)]) -> Vec<u64> {
-        tails.begin();
-        let due: Vec<u64> = files.iter().filter(|(ino, len)| tails.is_due(*ino, *len)).map(|(ino, _)| *ino).collect();
+        tails.begin(false);
+        let due: Vec<u64> =
+            files.iter().filter(|(ino, len)| tails.is_due(*ino, *len, false)).map(|(ino, _)| *ino).collect();
         due.iter().for_each(|ino| tails.was_read(*ino, false));
         due
     }
