@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tensorfs_layout::pool::Carrying;
 use tensorfs_tests::{
-    Call, HostCalls, Mount, Mounted, Passthrough, Pattern, Rule, Setup, is_root, needs_mount, on_mounts, run, run_ok,
+    Call, HostCalls, Mount, Mounted, Passthrough, Pattern, Rule, Setup, is_root, needs_mount, on_mounts, run_ok,
     tensorfs, unmounting, wait_until, xattr,
 };
 
