@@ -268,7 +268,7 @@ impl Mount {
             return;
         }
         // A test that had the pool open itself shares its lock with whatever another test is just starting.
-        let output = patiently(1000, "in use by process 0", || self.try_mount().0);
+        let output = patiently(1000, |said| said.contains("in use by process 0"), || self.try_mount().0);
         assert!(
             output.status.success(),
             "mount: {}\n{}{}{}",
@@ -376,10 +376,11 @@ impl Mount {
             return;
         }
         self.end_killing();
-        let unmounting = unmounting();
         // What other tests are just starting has the files of this process, too.
-        let output = patiently(20, "busy: in use by", || self.tensorfs([OsStr::new("umount"), self.path.as_os_str()]));
-        drop(unmounting);
+        let output = patiently(5, is_just_starting, || {
+            let _unmounting = unmounting();
+            self.tensorfs([OsStr::new("umount"), self.path.as_os_str()])
+        });
         assert!(output.status.success(), "umount: {}", String::from_utf8_lossy(&output.stderr));
         assert!(!is_mounted(&self.path), "still mounted after umount");
         if let Some(pid) = self.pid.take() {
@@ -657,13 +658,12 @@ fn has_admin_capability() -> bool {
         .is_some_and(|set| set & (1 << CAP_SYS_ADMIN) != 0)
 }
 
-/// Whether something is mounted at `path`; it may be dead. (Not from /proc/self/mountinfo, which misses entries while
-/// other tests mount and unmount.)
-/// Tries something so many times while it says that this keeps it from being done: that it does so for a moment.
-fn patiently(tries: u32, in_passing: &str, mut attempt: impl FnMut() -> Output) -> Output {
+/// Tries something so many times at most, while what it says is that something keeps it from being done which does so
+/// for a moment.
+fn patiently(tries: u32, is_in_passing: impl Fn(&str) -> bool, mut attempt: impl FnMut() -> Output) -> Output {
     let mut output = attempt();
     for _ in 1..tries {
-        if !String::from_utf8_lossy(&output.stderr).contains(in_passing) {
+        if !is_in_passing(&String::from_utf8_lossy(&output.stderr)) {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -672,6 +672,23 @@ fn patiently(tries: u32, in_passing: &str, mut attempt: impl FnMut() -> Output) 
     output
 }
 
+/// Whether all that keeps a mount busy, as it was said, are programs that this process is just starting: until such a
+/// one is executed it has the files of this process, and the name of the thread that starts it.
+fn is_just_starting(said: &str) -> bool {
+    let Some((_, users)) = said.trim_end().split_once("busy: in use by ") else { return false };
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+    let names: Vec<String> = names.map(|name| name.trim_end().to_owned()).collect();
+    let own = std::process::id().to_string();
+    let is_one = |user: &str| {
+        let user = user.strip_suffix(')').and_then(|user| user.split_once(" ("));
+        user.is_some_and(|(pid, name)| pid != own && names.iter().any(|thread| thread == name))
+    };
+    users.split(", ").all(|user| user == "..." || is_one(user))
+}
+
+/// Whether something is mounted at `path`; it may be dead. (Not from /proc/self/mountinfo, which misses entries while
+/// other tests mount and unmount.)
 fn is_mounted(path: &Path) -> bool {
     let path = c_path(path);
     let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT | libc::AT_SYMLINK_NOFOLLOW;

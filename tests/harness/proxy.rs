@@ -241,6 +241,8 @@ impl Proxy {
         let other = (self.translation)(request, body);
         let (request, body) = other.as_ref().map_or((request, body), |other| (&*other.head, &*other.body));
         let mut store = TcpStream::connect(&self.store).ok()?;
+        // Only a store that hangs answers nothing for so long.
+        store.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
         let below = format!(" {BELOW}/");
         let prefix = if request.contains(&below) { format!("X-Forwarded-Prefix: {BELOW}\r\n") } else { String::new() };
         let told = without(request, "connection").replacen(&below, " /", 1);

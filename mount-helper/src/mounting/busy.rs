@@ -44,8 +44,8 @@ pub fn reason(mountpoint: &Path) -> String {
     format!("busy: in use by {}{dots}", named.join(", "))
 }
 
-/// Whether the pool's carrier alone keeps it busy, as far as that is found soon: it asks the server now and then, or has
-/// a program of ours ask.
+/// Whether the pool's carrier alone keeps it busy, as far as that is found soon: it asks the server now and then, or
+/// has a program of ours ask.
 pub fn is_by_carrier(mountpoint: &Path) -> bool {
     let users = users_found_in_time(mountpoint);
     !users.is_empty() && users.iter().all(|user| is_of_carrier(user))

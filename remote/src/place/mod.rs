@@ -665,6 +665,15 @@ mod tests {
         });
     }
 
+    /// Has those end who wait, also where a test fails.
+    struct Ends(Arc<Mutex<bool>>);
+
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            *locked(&self.0) = true;
+        }
+    }
+
     /// Nothing that is on its way goes on, on any thread, before he who is made way for has ended.
     ///
     /// Proves E33.
@@ -689,6 +698,8 @@ mod tests {
             }));
         };
         let (waiting, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(false)));
+        // Who waits does not for a test that has failed: the runtime ends with it.
+        let ends = Ends(is_over.clone());
         let (waits, over) = (waiting.clone(), is_over.clone());
         place.halts().halt(&move || {
             waits.fetch_add(1, Ordering::Relaxed);
@@ -700,7 +711,7 @@ mod tests {
         let before = steps.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(steps.load(Ordering::Relaxed), before);
-        *locked(&is_over) = true;
+        drop(ends);
         until(&|| steps.load(Ordering::Relaxed) > before);
         assert!(place.halted.load(Ordering::Relaxed) >= 100);
     }

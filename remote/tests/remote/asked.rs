@@ -45,8 +45,8 @@ impl Request {
     }
 }
 
-/// Listens for as long as the tests go on, and has each request answered on a thread of its connection, which ends where
-/// there is no answer. Gives the address.
+/// Listens for as long as the tests go on, and has each request answered on a thread of its connection, which ends
+/// where there is no answer. Gives the address.
 pub fn listen(answer: impl Fn(Request, &TcpStream) -> Option<()> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

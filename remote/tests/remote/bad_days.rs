@@ -1,5 +1,5 @@
-//! Over S3, and over others, on bad days: answers that come late, cut, spoiled, old or not at all. What was carried stays, nothing is
-//! torn, whoever waits hears no yes too early, and all goes on afterwards.
+//! Over S3, and over others, on bad days: answers that come late, cut, spoiled, old or not at all. What was carried
+//! stays, nothing is torn, whoever waits hears no yes too early, and all goes on afterwards.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::over_s3::{Over, Reached, server};
 use crate::pools::{TestPool, noise, seen};
-use crate::program::text;
+use crate::program::{Watching, text};
 use crate::proxy::Fault::{CutAnswer, CutRequest, Delay, Say, SpoilAnswer, SpoilRequest, Stale};
 use crate::proxy::{Fault, LISTING, Rule};
 use crate::random::Random;
@@ -217,7 +217,7 @@ pub fn whoever_watches_goes_on(server: &impl Reached) {
     over.carry();
     let own = text(&over.own).to_owned();
     let mut watching = Over::command(server.keys(), &["carry", &own, "--watch", "--interval", "1"]);
-    let mut watching = watching.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut watching = Watching(watching.stderr(std::process::Stdio::null()).spawn().unwrap());
     for (round, fault, hint) in
         [(0, Say(403, "AccessDenied"), "may not do that"), (1, Say(404, "NoSuchBucket"), "the bucket is not there")]
     {
@@ -229,10 +229,9 @@ pub fn whoever_watches_goes_on(server: &impl Reached) {
         assert_eq!(over.status()["batch"], round + 1);
         over.proxy.faults(&[]);
         until(|| over.status()["error"].is_null() && over.status()["batch"] == round + 2);
-        assert!(watching.try_wait().unwrap().is_none(), "it has ended");
+        assert!(watching.0.try_wait().unwrap().is_none(), "it has ended");
     }
-    watching.kill().unwrap();
-    watching.wait().unwrap();
+    drop(watching);
     is_whole(&over);
 }
 

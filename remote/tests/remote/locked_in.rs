@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tensorfs_layout::ROOT;
 use crate::asked::listen;
 use crate::many::Store;
 use crate::pools::{TestPool, noise, seen};
-use crate::program::text;
+use crate::program::{Watching, text};
 use crate::skipping::skipped;
 
 const KEYS: &str = "[default]\naws_access_key_id = x\naws_secret_access_key = y\n";
@@ -122,23 +122,14 @@ impl Carried {
     }
 }
 
-/// Ended also where a test fails.
-struct Watching(Child);
-
-impl Watching {
-    /// What it has said, once it has ended by itself.
-    fn ended(mut self) -> (bool, String) {
-        let mut said = String::new();
-        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.0.wait().unwrap().success(), said)
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// What it has said, once it has ended by itself.
+#[track_caller]
+fn ended(mut watching: Watching) -> (bool, String) {
+    let process = &mut watching.0;
+    until("it ends", || process.try_wait().unwrap().is_some());
+    let mut said = String::new();
+    process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (process.wait().unwrap().success(), said)
 }
 
 /// The limit ends a test that has failed, and no other.
@@ -235,7 +226,7 @@ fn a_pool_that_gets_another_remote_is_carried_by_the_next_carrier() {
         assert!(output.status.success() || said.contains("its carrier is at work"), "{said}");
         output.status.success()
     });
-    let (is_well, said) = watching.ended();
+    let (is_well, said) = ended(watching);
     assert!(!is_well && said.contains("it has another remote") && said.contains("start it again"), "{said}");
     carried.ok(&["carry", &own]);
     carried.restores(&[&other]);

@@ -17,7 +17,7 @@ use crate::asked::listen;
 use crate::many::Store;
 use crate::over_s3::Over;
 use crate::pools::{TestPool, noise};
-use crate::program::text;
+use crate::program::{Watching, text};
 
 /// One object, a part of it that is there before anybody writes, and how long a file is that is written to.
 const OBJECT: usize = 56 << 20;
@@ -26,6 +26,9 @@ const WRITTEN: usize = 100_000;
 /// Way is made for five seconds in a row at the most; that is looked at for so long, and nothing comes for this long.
 const HELD: Duration = Duration::from_secs(4);
 const NOTHING: Duration = Duration::from_secs(1);
+/// So often it is looked at, and seen in so many of them.
+const ROUNDS: u64 = 5;
+const MOST: usize = 3;
 
 /// A narrow way to a store, on which it is counted what arrives.
 fn narrow(store: &str, arrived: Arc<AtomicU64>) -> String {
@@ -101,16 +104,16 @@ fn what_is_being_put_stands_still_while_somebody_writes() {
     run(&["set", text(&own), "s3://bucket/run", "--endpoint", &address, "--region", "x"]);
     run(&["carry", text(&own)]);
     let segment = segment(&own);
-    // It may be that this process does not get to look, or to write, in time.
-    let is_seen = (0..9).any(|round| {
-        pool.edit(|edit| edit.file(ROOT, format!("{round}").as_bytes(), &[&noise(round + 2, OBJECT)], true));
+    // It may be now and then that this process does not get to look, or to write, in time.
+    let seen = (0..ROUNDS).filter(|round| {
+        pool.edit(|edit| edit.file(ROOT, format!("{round}").as_bytes(), &[&noise(*round + 2, OBJECT)], true));
         let mut carrier = Over::command(keys, &["carry", text(&own)]);
         carrier.env("RUST_LOG", "tensorfs_remote=debug").stdout(Stdio::null()).stderr(Stdio::piped());
         let before = arrived.load(Ordering::Relaxed);
         let comes = || arrived.load(Ordering::Relaxed) - before;
-        let mut carrier = carrier.spawn().unwrap();
-        let mut says = BufReader::new(carrier.stderr.take().unwrap()).lines();
-        while comes() < PART && carrier.try_wait().unwrap().is_none() {
+        let mut carrier = Watching(carrier.spawn().unwrap());
+        let mut says = BufReader::new(carrier.0.stderr.take().unwrap()).lines();
+        while comes() < PART && carrier.0.try_wait().unwrap().is_none() {
             sleep(Duration::from_millis(1));
         }
         let ends = AtomicBool::new(false);
@@ -130,9 +133,10 @@ fn what_is_being_put_stands_still_while_somebody_writes() {
             Some(last.0).filter(|_| last.1.elapsed() >= NOTHING)
         });
         let rest: Vec<String> = says.map_while(Result::ok).collect();
-        assert!(carrier.wait().unwrap().success(), "{rest:?}");
+        assert!(carrier.0.wait().unwrap().success(), "{rest:?}");
         assert!(comes() > OBJECT as u64);
         seen.is_some_and(|came| came < OBJECT as u64)
     });
-    assert!(is_seen, "it does not stand still while it puts");
+    // Most are enough.
+    assert_eq!(seen.take(MOST).count(), MOST, "it does not stand still while it puts");
 }

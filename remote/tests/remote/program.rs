@@ -81,8 +81,8 @@ impl Remote {
     }
 }
 
-/// A program that goes on until it is ended here.
-struct Watching(Child);
+/// A program that goes on until it is ended here, also where a test fails.
+pub struct Watching(pub Child);
 
 impl Drop for Watching {
     fn drop(&mut self) {

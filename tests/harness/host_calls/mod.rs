@@ -205,8 +205,8 @@ impl HostCalls {
         command.env("LD_PRELOAD", library()).env("TENSORFS_CLOCK_OFF", seconds.to_string());
     }
 
-    /// Has so much time go by for a process under the rules, at once: what it waits for in a call of the kernel comes no
-    /// sooner. One process at a time.
+    /// Has so much time go by for a process under the rules, at once: what it waits for in a call of the kernel comes
+    /// no sooner. One process at a time.
     pub fn go_by(&self, pid: i32, time: Duration) {
         let (table, pid) = (self.0.table, pid.cast_unsigned());
         if table.forward_of.load(Ordering::Acquire) != pid {
