@@ -123,8 +123,8 @@ impl Values {
         if self.taken + tables > self.most { Err(TooMuch) } else { Ok(()) }
     }
 
-    /// Finds out which arrays there are: `look` says what is said in a file, or why not. What comes last counts, also if
-    /// it is an array that cannot be put together.
+    /// Finds out which arrays there are: `look` says what is said in a file, or why not. What comes last counts, also
+    /// if it is an array that cannot be put together.
     pub fn settle(
         &mut self,
         mut look: impl FnMut(&Place, Metadata) -> io::Result<Result<What, String>>,

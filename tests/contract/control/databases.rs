@@ -489,7 +489,7 @@ fn a_small_database_of_very_much_keeps_nobody_from_listing(setup: Setup) {
         return;
     }
     const CHILDREN: usize = 16_000;
-    const VALUES: usize = 15;
+    const VALUES: usize = 3;
     // All children are one leaf, whose values inflate to that.
     let zeroes = vec![0; 1 << 20];
     let keys: Vec<String> = (0..VALUES).map(|n| format!("{n:02}")).collect();
