@@ -120,7 +120,7 @@ pub fn inflating(window: u8, lots: usize) -> Vec<u8> {
     inflating_behind(&[], window, lots)
 }
 
-/// The same with a few bytes in front of the zeroes.
+/// A frame like that of `inflating`, with a few bytes in front of the zeroes.
 pub fn inflating_behind(first: &[u8], window: u8, lots: usize) -> Vec<u8> {
     let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
     if !first.is_empty() {
