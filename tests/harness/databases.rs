@@ -117,7 +117,16 @@ pub fn node(height: u8, files: &[(&str, &str)], children: &[(&[u8], u64, At)]) -
 
 /// A frame of zstd, with a window of two to the power of `window`, that inflates to so many lots of 128 KiB of zeroes.
 pub fn inflating(window: u8, lots: usize) -> Vec<u8> {
+    inflating_behind(&[], window, lots)
+}
+
+/// A frame like that of `inflating`, with a few bytes in front of the zeroes.
+pub fn inflating_behind(first: &[u8], window: u8, lots: usize) -> Vec<u8> {
     let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
+    if !first.is_empty() {
+        bytes.extend(&(u32::try_from(first.len()).unwrap() << 3).to_le_bytes()[..3]);
+        bytes.extend(first);
+    }
     for lot in 1..=lots {
         // One byte, repeated so often; the last block says so.
         let block = u32::from(lot == lots) | 1 << 1 | (128 << 10) << 3;

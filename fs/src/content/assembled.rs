@@ -15,10 +15,11 @@ use super::Content;
 use super::boxes::{Part, are_apart, place_of};
 use super::bytes::fault;
 use super::checkpoint::Checkpoint;
-use super::checkpoints::{Parts, There};
+use super::checkpoints::Parts;
 use super::decoders::{Decoding, Held};
 use super::npy::changed;
 use super::plan::{Found, Place};
+use super::reach::There;
 
 /// What the pieces of an open tensor take is counted in lots of this size.
 const LOT: usize = 4 << 10;

@@ -10,7 +10,7 @@ use crate::file::Version;
 use crate::shares::{Share, Shares};
 
 use super::cache::Verdicts;
-use super::databases::{Databases, Seen};
+use super::databases::{Databases, ReadFrom};
 use super::index::Index;
 use super::kept::Kept;
 use super::plan::Plan;
@@ -37,8 +37,8 @@ pub(super) struct Checkpoint {
     /// The directory, and its plans as they were when they were read.
     pub dir: Ino,
     pub plans: Vec<(Ino, Version)>,
-    /// Other files that what they say was read from, by their paths, as they were then.
-    pub files: Vec<(Box<str>, Seen)>,
+    /// Other files that what they say was read from.
+    pub read_from: ReadFrom,
     /// What they say.
     pub plan: Plan,
     /// They say nothing, as none of them can be read.
@@ -81,9 +81,7 @@ impl Checkpoint {
     }
 
     fn memory(&self) -> usize {
-        let of_file = |(path, seen): &(Box<str>, Seen)| size_of_val(seen) + size_of_val(path) + path.len();
-        let files: usize = self.files.iter().map(of_file).sum();
-        size_of::<Checkpoint>() + self.plan.memory() + self.index.bytes() + files
+        size_of::<Checkpoint>() + self.plan.memory() + self.index.bytes() + self.read_from.memory()
     }
 }
 
@@ -144,8 +142,8 @@ mod tests {
         for n in 0..20_000 {
             let room = all.room(None, 100, || Ok(())).unwrap();
             let (index, plan) = (Index::default(), Plan::default());
-            let (plans, files) = (Vec::new(), Vec::new());
-            let one = Checkpoint { stamp: n, index, dir: Ino(n), plans, files, plan, is_broken: false, room };
+            let (plans, read_from) = (Vec::new(), ReadFrom::default());
+            let one = Checkpoint { stamp: n, index, dir: Ino(n), plans, read_from, plan, is_broken: false, room };
             all.take_in(one, true);
         }
         let looks = Cell::new(0);

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tensorfs_formats::{Format, Planned, Tensor, is_called_as_plan};
-use tensorfs_layout::tree::View;
 use tensorfs_layout::{Ino, Timestamp};
 
 use crate::caller::Asker;
@@ -22,10 +21,11 @@ use crate::reader::Broken;
 use super::Content;
 use super::bytes::{fault, has_spent_all};
 use super::checkpoint::{Checkpoint, READING_MAX, readings};
-use super::databases::Seen;
+use super::databases::{ReadFrom, Seen};
 use super::hash::number;
 use super::index::Index;
 use super::plan::{Draft, Place, Plan};
+use super::reach::reach;
 use super::tensors::Tensors;
 use super::values::Why;
 use super::whole::DATABASE;
@@ -137,44 +137,6 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The file that a name leads to from a directory on, and the directories on the way. Links are not followed.
-fn reach(view: &View, dir: Ino, name: &str, on_the_way: &mut Vec<Ino>) -> Option<Ino> {
-    let mut at = dir;
-    let mut names = name.split('/').peekable();
-    while let Some(name) = names.next() {
-        at = view.lookup(at, name.as_bytes())?;
-        if names.peek().is_some() {
-            on_the_way.push(at);
-        }
-    }
-    view.object(at)?.is_file().then_some(at)
-}
-
-/// What a name leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum There {
-    Nothing,
-    File,
-    /// A directory, a link, or anything else; or one of these has the name of a directory on the way.
-    Other,
-}
-
-fn there(view: &View, dir: Ino, name: &str) -> There {
-    let mut at = dir;
-    let mut names = name.split('/').peekable();
-    while let Some(name) = names.next() {
-        let Some(found) = view.lookup(at, name.as_bytes()) else { return There::Nothing };
-        let object = view.object(found);
-        let is_right =
-            object.is_some_and(|object| if names.peek().is_some() { object.is_dir() } else { object.is_file() });
-        if !is_right {
-            return There::Other;
-        }
-        at = found;
-    }
-    There::File
-}
-
 fn readable(checkpoint: Arc<Checkpoint>) -> Result<Option<Arc<Checkpoint>>> {
     if checkpoint.is_broken { Err(Fault::new(libc::EIO)) } else { Ok(Some(checkpoint)) }
 }
@@ -201,7 +163,7 @@ struct Together {
     plan: Plan,
     left_out: bool,
     not_now: Vec<(Ino, io::Error)>,
-    files: Vec<(Box<str>, Seen)>,
+    read_from: ReadFrom,
 }
 
 /// What one plan says, or why it says nothing.
@@ -229,8 +191,9 @@ impl Content {
 
     fn is_plan(&self, dir: Ino, ino: Ino, version: Version) -> Option<bool> {
         let looked = clock::now();
-        if let Some(known) = self.checkpoints.verdicts.of(ino, &version) {
-            return Some(known);
+        let known = self.checkpoints.verdicts.of(ino, &version).or_else(|| self.had_values(dir, ino, &version));
+        if known.is_some() {
+            return known;
         }
         let (source, mut is_database) = (self.bytes_of(ino, &version), false);
         let found = source.pieces(&mut |said| {
@@ -273,7 +236,7 @@ impl Content {
                 return Ok(None);
             }
             let known = self.checkpoints.get(dir, &plans);
-            if let Some(known) = known.filter(|known| self.are_as_seen(dir, &known.files)) {
+            if let Some(known) = known.filter(|known| self.are_as_seen(dir, &known.read_from.files)) {
                 return readable(known);
             }
             if turn.is_none() {
@@ -292,7 +255,7 @@ impl Content {
                 Err(_) | Ok(Read { is_all: false, .. }) if !is_same && left > 0 => {}
                 Err(fault) => return Err(fault),
                 Ok(Read { checkpoint, is_all }) => {
-                    let others = checkpoint.files.iter().filter_map(|(_, seen)| seen.as_ref()?.1.as_ref());
+                    let others = checkpoint.read_from.files.iter().filter_map(|(_, seen)| seen.as_ref()?.1.as_ref());
                     let mut versions = plans.iter().map(|(_, version)| version).chain(others);
                     let is_kept = is_all && is_same && versions.all(|version| version.is_settled(looked));
                     return readable(self.checkpoints.take_in(checkpoint, is_kept));
@@ -301,22 +264,19 @@ impl Content {
         }
     }
 
-    /// What a name leads to from a directory on.
-    pub(super) fn there(&self, dir: Ino, name: &str) -> There {
-        there(&self.files.store().view(), dir, name)
-    }
-
     /// True if all that what is known of a checkpoint was read from is as it was.
     pub(super) fn is_as_read(&self, checkpoint: &Checkpoint) -> bool {
-        let Checkpoint { dir, plans, files, .. } = checkpoint;
-        self.plans_in(*dir) == *plans && self.are_as_seen(*dir, files)
+        let Checkpoint { dir, plans, read_from, .. } = checkpoint;
+        self.plans_in(*dir) == *plans && self.are_as_seen(*dir, &read_from.files)
     }
 
-    /// Whose rights count for a checkpoint: of its directory, its plans, and the files that are its parts.
+    /// Whose rights count for a checkpoint: of its directory, its plans, what else these were read from, wherever that
+    /// is now, and the files that are its parts.
     pub(super) fn files_of(&self, checkpoint: &Checkpoint) -> Arc<[Ino]> {
         let view = self.files.store().view();
         let plans = checkpoint.plans.iter().map(|(ino, _)| *ino);
         let (mut all, mut among) = (Vec::from_iter([checkpoint.dir].into_iter().chain(plans)), HashSet::new());
+        all.extend(checkpoint.read_from.inos().filter(|ino| among.insert(*ino)));
         for name in checkpoint.plan.files() {
             let mut on_the_way = Vec::new();
             if let Some(part) = reach(&view, checkpoint.dir, name, &mut on_the_way) {
@@ -413,17 +373,18 @@ impl Content {
         for bytes in readings(size) {
             let room = self.checkpoints.room(Asker::user_of_this_thread(), bytes, &wanted)?;
             let Some(together) = self.plans_within(dir, plans, bytes)? else { continue };
-            let Together { plan, left_out, not_now, files } = together;
+            let Together { plan, left_out, not_now, read_from } = together;
             let Some(index) = index_of(&plan, bytes) else { continue };
             // Which tensor has which number depends on the plans that said something.
             let stamp = if not_now.is_empty() { stamp } else { number((stamp, ids_of(&not_now))) };
-            let stamp = if files.is_empty() { stamp } else { number((stamp, marks_of(&files))) };
+            let files = &read_from.files;
+            let stamp = if files.is_empty() { stamp } else { number((stamp, marks_of(files))) };
             let is_all = not_now.is_empty();
             if let Some((_, error)) = not_now.into_iter().next().filter(|_| plan.len() == 0) {
                 return Err(fault(error));
             }
             let is_broken = left_out && plan.len() == 0;
-            let checkpoint = Checkpoint { stamp, index, dir, plans: plans.to_vec(), files, plan, is_broken, room };
+            let checkpoint = Checkpoint { stamp, index, dir, plans: plans.to_vec(), read_from, plan, is_broken, room };
             return Ok(Read { checkpoint, is_all });
         }
         Err(Fault::new(libc::EIO))
@@ -432,14 +393,14 @@ impl Content {
     /// What plans say that may take so many bytes while they are read. None if they need more, and may have more. One
     /// that cannot be read is left out, and takes no other with it.
     fn plans_within(&self, dir: Ino, plans: &[(Ino, Version)], bytes: usize) -> Result<Option<Together>> {
-        let (most, is_most, mut files) = (bytes / 2, bytes == READING_MAX, Vec::new());
+        let (most, is_most, mut read_from) = (bytes / 2, bytes == READING_MAX, ReadFrom::default());
         let (mut said, mut left_out, mut not_now) = (Vec::new(), false, Vec::new());
         let mut leave_out = |ino: Ino, why: &str| {
             left_out = true;
             log::warn!("{}: the plan of a checkpoint that cannot be read: {why}", self.path_of(ino));
         };
         for (ino, version) in plans {
-            let plan = match self.plan_within((dir, *ino), version, most, &mut files)? {
+            let plan = match self.plan_within((dir, *ino), version, most, &mut read_from)? {
                 Said::Plan(plan) => Some(plan),
                 Said::TooMuch if !is_most => return Ok(None),
                 Said::TooMuch => {
@@ -475,7 +436,7 @@ impl Content {
                 return Err(Fault::new(libc::EIO));
             }
         }
-        Ok(Some(Together { plan, left_out, not_now, files }))
+        Ok(Some(Together { plan, left_out, not_now, read_from }))
     }
 
     /// What one plan in a directory says, if that takes no more than so many bytes. Notes of which other files that was
@@ -485,7 +446,7 @@ impl Content {
         (dir, ino): (Ino, Ino),
         version: &Version,
         most: usize,
-        files: &mut Vec<(Box<str>, Seen)>,
+        read_from: &mut ReadFrom,
     ) -> Result<Said> {
         let (mut draft, mut too_much, mut is_database) = (Draft::new(most), false, false);
         let source = self.bytes_of(ino, version);
@@ -499,7 +460,7 @@ impl Content {
         source.close();
         let mut found = found.and_then(|found| found.error.map_or(Ok(found.reason), Err));
         if is_database && found.is_ok() {
-            found = match Asker::apart(|| self.values_of(dir, (ino, version), most, files)) {
+            found = match Asker::apart(|| self.values_of(dir, (ino, version), most, read_from)) {
                 Ok(Ok(plan)) => return Ok(Said::Plan(plan)),
                 Ok(Err(Why::TooMuch)) => return Ok(Said::TooMuch),
                 Ok(Err(Why::Words(why))) => Ok(Some(why)),

@@ -1,7 +1,7 @@
 //! An OCDBT database as it is gone through; and whether it is all there: its nodes, and the files that have its values.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,17 +11,20 @@ use tensorfs_formats::{Metadata, What};
 use tensorfs_layout::{Ino, Timestamp};
 
 use crate::clock;
-use crate::error::{Fault, Result};
+use crate::error::{self, Fault};
 use crate::file::Version;
 
 use super::Content;
 use super::bytes::fault;
-use super::databases::{Databases, Known, Seen};
+use super::databases::{Databases, Known, ReadFrom, Seen};
+use super::reach::reach;
 
 /// How manifests are called that have the number of a version behind, in so many digits; and so many names are looked
 /// at for those.
 const NUMBERED: &[u8] = b"manifest.";
 const DIGITS: usize = 16;
+/// Paths of its data files lead through so many directories.
+const ABOVE_MAX: usize = 1 << 16;
 
 /// One that is gone through. Of each data file it shows one version.
 pub(super) struct Walk<'a> {
@@ -30,6 +33,8 @@ pub(super) struct Walk<'a> {
     pub tree: Tree,
     /// Data files that something was read of, as they were when they were come by.
     files: BTreeMap<Arc<str>, Seen>,
+    /// Directories that their paths led through then.
+    above: BTreeSet<Ino>,
 }
 
 /// What is done with its keys.
@@ -57,7 +62,7 @@ impl<'a> Walk<'a> {
     /// Through the one whose manifest is in a directory. Values that stand beside their keys come with these if
     /// `with_values`.
     pub fn new(content: &'a Content, dir: Ino, with_values: bool) -> Self {
-        Self { content, dir, tree: Tree::new(with_values, false), files: BTreeMap::new() }
+        Self { content, dir, tree: Tree::new(with_values, false), files: BTreeMap::new(), above: BTreeSet::new() }
     }
 
     /// Reads a manifest.
@@ -71,18 +76,25 @@ impl<'a> Walk<'a> {
         while read == Read::All
             && let Some(step) = self.tree.step()
         {
-            read = match self.file(&step.place.path) {
-                Some((file, version)) => self.takes((file, &version), Some(&step), each)?,
-                None => Read::Wrong(format!("{} is missing", step.place.path)),
-            };
+            read = self.node(&step, each)?;
         }
         Ok(read)
     }
 
+    /// Reads the node that is the next step, and gives each key that is in it to `each`.
+    pub fn node(&mut self, step: &Step, each: Each<'_>) -> io::Result<Read> {
+        match self.file(&step.place.path) {
+            Ok((file, version)) => self.takes((file, &version), Some(step), each),
+            Err(read) => Ok(read),
+        }
+    }
+
     /// What a value in a file says that an array is, or why it does not.
-    pub fn array(&mut self, place: &Place, metadata: Metadata) -> io::Result<std::result::Result<What, String>> {
-        let Some((file, version)) = self.file(&place.path) else {
-            return Ok(Err(format!("{} is missing", place.path)));
+    pub fn array(&mut self, place: &Place, metadata: Metadata) -> io::Result<Result<What, String>> {
+        let (file, version) = match self.file(&place.path) {
+            Ok(found) => found,
+            Err(Read::Wrong(why) | Read::TooMuch(why)) => return Ok(Err(why)),
+            Err(Read::All | Read::Enough) => return Ok(Err(String::new())),
         };
         let source = self.content.bytes_of(file, &version);
         let (mut said, at, len) = (None, place.offset, place.len);
@@ -98,17 +110,32 @@ impl<'a> Walk<'a> {
         Ok(said.ok_or_else(|| found.reason.unwrap_or_default()))
     }
 
-    /// Data files that something was read of, by their paths, as they were then.
-    pub fn files(self) -> impl Iterator<Item = (Box<str>, Seen)> {
-        self.files.into_iter().map(|(path, seen)| (Box::from(&*path), seen))
+    /// Whether there are more directories with its data files than are looked at.
+    pub fn is_beyond(&self) -> bool {
+        self.above.len() > ABOVE_MAX
     }
 
-    fn file(&mut self, path: &Arc<str>) -> Option<(Ino, Version)> {
+    /// Data files that something was read of.
+    pub fn read_from(self) -> ReadFrom {
+        let files = self.files.into_iter().map(|(path, seen)| (Box::from(&*path), seen));
+        ReadFrom { files: files.collect(), above: self.above.into_iter().collect() }
+    }
+
+    fn file(&mut self, path: &Arc<str>) -> Result<(Ino, Version), Read> {
         let seen = match self.files.entry(path.clone()) {
             Occupied(known) => *known.get(),
-            Vacant(new) => *new.insert(self.content.seen(self.content.file_below(self.dir, path))),
+            Vacant(new) => {
+                let mut on_the_way = Vec::new();
+                let found = reach(&self.content.files.store().view(), self.dir, path, &mut on_the_way);
+                self.above.extend(found.map(|_| on_the_way).into_iter().flatten());
+                *new.insert(self.content.seen(found))
+            }
         };
-        seen.and_then(|(ino, version)| Some((ino, version?)))
+        if self.is_beyond() {
+            return Err(Read::TooMuch("data files in more directories than are looked at".to_owned()));
+        }
+        let found = seen.and_then(|(ino, version)| Some((ino, version?)));
+        found.ok_or_else(|| Read::Wrong(format!("{path} is missing")))
     }
 
     /// Has a place of a file read, and the tree take what is told.
@@ -141,7 +168,7 @@ impl Content {
     /// # Errors
     /// `EIO` if something of it is of a version that is not known, or compressed in another way, or if there is more of
     /// it than is looked at, and nothing is missing of what is.
-    pub(super) fn is_whole_database(&self, dir: Ino, manifest: Ino, names: &[&[u8]]) -> Result<bool> {
+    pub(super) fn is_whole_database(&self, dir: Ino, manifest: Ino, names: &[&[u8]]) -> error::Result<bool> {
         let looked = clock::now();
         let newest = self.newest_of(dir, names);
         if let Some(said) = self.said_of(&self.databases, dir, manifest, [self.seen(Some(manifest)), newest]) {
@@ -210,7 +237,7 @@ impl Content {
         self.seen(self.files.store().view().lookup(dir, newest))
     }
 
-    fn manifest(&self, walk: &mut Walk<'_>, manifest: Ino) -> Result<Read> {
+    fn manifest(&self, walk: &mut Walk<'_>, manifest: Ino) -> error::Result<Read> {
         match self.files.version(manifest) {
             Ok(version) => walk.manifest((manifest, &version)).map_err(fault),
             Err(_) => Ok(Read::Wrong("it is not there".to_owned())),

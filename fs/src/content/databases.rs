@@ -14,6 +14,29 @@ const MOST: usize = 16 << 20;
 /// A file that there is, and its version if it has one.
 pub(super) type Seen = Option<(Ino, Option<Version>)>;
 
+/// Files that something was read from.
+#[derive(Default)]
+pub(super) struct ReadFrom {
+    /// By their paths, as they were then.
+    pub files: Vec<(Box<str>, Seen)>,
+    /// Directories that these paths led through.
+    pub above: Vec<Ino>,
+}
+
+impl ReadFrom {
+    /// Whoever may not read these and search those may not know what was read.
+    pub fn inos(&self) -> impl Iterator<Item = Ino> {
+        let files = self.files.iter().filter_map(|(_, seen)| seen.map(|(ino, _)| ino));
+        self.above.iter().copied().chain(files)
+    }
+
+    /// What it takes.
+    pub fn memory(&self) -> usize {
+        let of_file = |(path, seen): &(Box<str>, Seen)| size_of_val(seen) + size_of_val(path) + path.len();
+        self.files.iter().map(of_file).sum::<usize>() + size_of_val(&*self.above)
+    }
+}
+
 /// What was said of them.
 pub(super) struct Databases(Kept<Arc<Known>>);
 

@@ -30,6 +30,7 @@ mod own_xattrs;
 mod packed;
 mod places;
 mod plan;
+mod reach;
 mod recognise;
 mod records;
 mod tensors;

@@ -174,6 +174,7 @@ impl Draft {
                 Some(Value::Here(bytes)) => {
                     let offset = draft.plan.here.len() as u64;
                     draft.plan.here.extend(bytes);
+                    draft.check()?;
                     Place { file: HERE, offset, len: bytes.len() as u64 }
                 }
                 None => Place { file: LACKING, offset: 0, len: 0 },

@@ -6,24 +6,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tensorfs_formats::ocdbt::{Entry, Place};
 use tensorfs_formats::{Array, Metadata, Tensor, What};
 use tensorfs_layout::Ino;
 
+use crate::budget::BUDGET;
+use crate::caller::Asker;
 use crate::clock;
 use crate::file::Version;
+use crate::reader::Broken;
 
 use super::Content;
 use super::database::{Read, Walk};
-use super::databases::{Known, Seen};
+use super::databases::{Known, ReadFrom, Seen};
 use super::plan::{Draft, MEMORY_MAX, Plan, TooMuch, Value};
 
 /// So many arrays of a database are looked at.
 const ARRAYS_MAX: usize = 1 << 17;
-/// Whether it has one that can be put together is looked for in so many values that are in files. If there are more,
-/// that may be.
+/// Whether it has one that can be put together is looked for in so many values that are in files, in so many nodes, and
+/// for so long, which is a part of what a request may take. If there is more, that may be.
 const LOOKED_AT: usize = 256;
+const NODES: usize = 256;
+const LOOKING_MAX: Duration = Duration::from_secs(BUDGET.as_secs() / 4);
 /// The name of the array that the database itself is.
 const ALONE: &[u8] = b"array";
 /// What something takes that has a place of its own in memory, beside its bytes.
@@ -117,7 +123,8 @@ impl Values {
         if self.taken + tables > self.most { Err(TooMuch) } else { Ok(()) }
     }
 
-    /// Finds out which arrays there are: `look` says what is said in a file, or why not. What comes last counts.
+    /// Finds out which arrays there are: `look` says what is said in a file, or why not. What comes last counts, also
+    /// if it is an array that cannot be put together.
     pub fn settle(
         &mut self,
         mut look: impl FnMut(&Place, Metadata) -> io::Result<Result<What, String>>,
@@ -140,7 +147,11 @@ impl Values {
                     }
                 }
             };
-            let Some(array) = found.filter(is_put_together) else { continue };
+            let Some(array) = found else { continue };
+            if !is_put_together(&array) {
+                self.arrays.remove(&front);
+                continue;
+            }
             self.taken += bytes_of(&array) + front.len() + APART;
             self.arrays.insert(front, array);
             if self.check().is_err() {
@@ -235,31 +246,62 @@ pub fn arrays_of(
     Some((0..plan.len()).filter_map(|nth| Some((plan.tensor(nth)?, elements(nth)))).collect())
 }
 
+/// A manifest that says where its versions are.
+fn only(manifest: Ino, version: &Version) -> [Seen; 2] {
+    [Some((manifest, Some(*version))), None]
+}
+
+/// Whether an array that can be put together is found, or there may be one in what is not looked at. A small database
+/// may say that it has very much.
+fn may_have_one(walk: &mut Walk<'_>, manifest: (Ino, &Version)) -> io::Result<bool> {
+    let before = Asker::spent();
+    let takes_long = || Asker::spent().saturating_sub(before) > LOOKING_MAX;
+    let (mut left, mut has_one, mut nodes) = (Vec::new(), false, 0);
+    let mut each = |Entry { what, place, metadata, .. }: Entry| {
+        has_one |= what.and_then(of).is_some_and(|array| is_put_together(&array));
+        left.extend(place.zip(metadata));
+        if has_one || left.len() > LOOKED_AT { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let mut read = walk.manifest(manifest)?;
+    while read == Read::All
+        && let Some(step) = walk.tree.step()
+    {
+        if nodes == NODES || takes_long() {
+            return Ok(true);
+        }
+        nodes += 1;
+        read = walk.node(&step, &mut each)?;
+    }
+    let is_untold = matches!(read, Read::Wrong(_) | Read::TooMuch(_)) || walk.tree.unknown().is_some();
+    if has_one || is_untold || left.len() > LOOKED_AT {
+        return Ok(true);
+    }
+    for (place, metadata) in left {
+        if takes_long()
+            || walk.array(&place, metadata)?.is_ok_and(|what| of(what).as_ref().is_some_and(is_put_together))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(walk.is_beyond())
+}
+
 impl Content {
+    /// What was said of that, if the database is as it was. Nobody needs to look into it.
+    pub(super) fn had_values(&self, dir: Ino, manifest: Ino, version: &Version) -> Option<bool> {
+        self.said_of(&self.checkpoints.databases, dir, manifest, only(manifest, version)).flatten()
+    }
+
     /// Whether a database has an array that can be put together, or may have one as not all of it can be looked at.
     pub(super) fn has_values(&self, dir: Ino, manifest: Ino, version: &Version) -> io::Result<bool> {
-        let looked = clock::now();
-        let manifests = [Some((manifest, Some(*version))), None];
-        if let Some(Some(said)) = self.said_of(&self.checkpoints.databases, dir, manifest, manifests) {
-            return Ok(said);
-        }
-        let (mut walk, mut left, mut has_one) = (Walk::new(self, dir, false), Vec::new(), false);
-        let mut each = |Entry { what, place, metadata, .. }: Entry| {
-            has_one |= what.and_then(of).is_some_and(|array| is_put_together(&array));
-            left.extend(place.zip(metadata));
-            if has_one || left.len() > LOOKED_AT { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let (looked, mut walk) = (clock::now(), Walk::new(self, dir, false));
+        let has_one = match may_have_one(&mut walk, (manifest, version)) {
+            // Nor will it be looked at later.
+            Err(error) if matches!(Broken::of(&error), Some(Broken::ForGood)) => true,
+            has_one => has_one?,
         };
-        let mut read = walk.manifest((manifest, version))?;
-        if read == Read::All {
-            read = walk.go_on(&mut each)?;
-        }
-        has_one |= matches!(read, Read::Wrong(_)) || left.len() > LOOKED_AT;
-        for (place, metadata) in left {
-            has_one = has_one
-                || walk.array(&place, metadata)?.is_ok_and(|what| of(what).as_ref().is_some_and(is_put_together));
-        }
-        let said = Some(has_one);
-        let known = Known { dir, manifests, files: walk.files().collect(), said };
+        let (manifests, said) = (only(manifest, version), Some(has_one));
+        let known = Known { dir, manifests, files: walk.read_from().files, said };
         self.note_said(&self.checkpoints.databases, manifest, known, looked);
         Ok(has_one)
     }
@@ -271,7 +313,7 @@ impl Content {
         dir: Ino,
         manifest: (Ino, &Version),
         most: usize,
-        files: &mut Vec<(Box<str>, Seen)>,
+        read_from: &mut ReadFrom,
     ) -> io::Result<Result<Plan, Why>> {
         let (mut walk, mut values) = (Walk::new(self, dir, true), Values::new(most));
         let mut each = |entry| match values.add(entry) {
@@ -287,12 +329,15 @@ impl Content {
             Read::All if unknown.is_none() => values.settle(|place, metadata| walk.array(place, metadata))?,
             _ => Ok(()),
         };
-        let from = files.len();
-        files.extend(walk.files());
+        let (is_beyond, own) = (walk.is_beyond(), walk.read_from());
+        let from = read_from.files.len();
+        read_from.files.extend(own.files);
+        read_from.above.extend(own.above);
         Ok(match (read, unknown, settled) {
             (Read::Wrong(why) | Read::TooMuch(why), ..) | (Read::All, Some(why), _) => Err(Why::Words(why)),
             (Read::Enough, ..) | (_, _, Err(TooMuch)) => Err(Why::TooMuch),
-            (Read::All, None, Ok(())) => values.plan(&files[from..]).map_err(Why::from),
+            (Read::All, None, Ok(())) if is_beyond => Err(Why::TooMuch),
+            (Read::All, None, Ok(())) => values.plan(&read_from.files[from..]).map_err(Why::from),
         })
     }
 }

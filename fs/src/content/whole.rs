@@ -275,13 +275,6 @@ impl Content {
         inside.file(SAFETENSORS).map_or(Ok(false), |file| self.is_whole_part(file))
     }
 
-    /// The file that a path leads to from a directory.
-    pub(super) fn file_below(&self, dir: Ino, path: &str) -> Option<Ino> {
-        let view = self.files.store().view();
-        let found = path.split('/').try_fold(dir, |dir, name| view.lookup(dir, name.as_bytes()))?;
-        view.object(found).is_some_and(|object| object.is_file()).then_some(found)
-    }
-
     /// Whether all is there that the plan of a distributed checkpoint names.
     fn is_as_planned(&self, inside: &Inside, plan: Ino) -> Result<bool> {
         let Some(parts) = self.planned_in(plan)?.filter(|parts| !parts.is_empty()) else { return Ok(false) };

@@ -4,8 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 
-use tensorfs_tests::databases::{At, MANIFEST, Made, leaf, manifest, manifest_body, node, wrapped};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use tensorfs_tests::databases::{
+    At, MANIFEST, Made, NODE, inflating_behind, leaf, leaf_body, manifest, manifest_body, node, wrapped,
+};
 use tensorfs_tests::{Setup, as_user, is_root, on_mounts, run};
 
 use super::{bytes, npy, tree};
@@ -18,6 +23,8 @@ on_mounts!(
     who_may_not_read_all_of_a_database_may_not_read_its_arrays,
     very_many_arrays_of_a_database_are_files,
     databases_are_listed_before_anybody_looks_into_them,
+    a_small_database_of_very_much_keeps_nobody_from_listing,
+    who_moves_a_node_that_he_may_not_read_is_not_told_of_its_values,
 );
 
 /// The data file.
@@ -171,6 +178,16 @@ fn arrays_of_a_database_that_cannot_be_put_together_are_none(setup: Setup) {
     }
     let listed = super::files(&tree(&mount, ""));
     assert_eq!(super::text(&listed), Vec::<String>::new());
+    // What is said last counts.
+    let said: [(&[u8], Made<'_>); 4] = [
+        (b"a/.zarray", Made::Here(&zarr2("[2]", "[2]", FILLED))),
+        (b"a/zarr.json", Made::Here(&zarr3(r#"{"name": "bytes"}, {"name": "gzip"}"#))),
+        (b"b/.zarray", Made::Here(&packed)),
+        (b"b/zarr.json", Made::Here(&zarr3(r#"{"name": "bytes"}"#))),
+    ];
+    make(&mount.at("both"), &[], &said);
+    let listed = super::files(&tree(&mount, "both.checkpoint"));
+    assert_eq!(super::text(&listed), ["b.npy"]);
     // Of one that is another afterwards it is another one's.
     simple(&mount.at("packed"), (0, 1, 2));
     assert_eq!(bytes(&tree(&mount, "packed.checkpoint/a.npy")), [1, 2, 3, 4]);
@@ -275,6 +292,14 @@ fn what_is_wrong_with_a_database_is_no_array(setup: Setup) {
     fs::write(dir.join("d/0"), &data).unwrap();
     whole(true, "whole again");
     assert_eq!(bytes(&place), [1, 2, 9, 9]);
+    // Nor is anything told of one with a node that is compressed in a way that is not known, or of a version.
+    for (version, compression) in [(0, 9), (9, 0)] {
+        let node = wrapped(NODE, version, compression, b"anything");
+        write(&dir, &manifest(&[FILE], (0, 0, node.len() as u64), 0), &node);
+        whole(false, "a node that is not known");
+        fs::write(dir.join("manifest.ocdbt"), wrapped(MANIFEST, version, compression, b"anything")).unwrap();
+        whole(false, "a manifest that is not known");
+    }
     // Nothing leads out of the directory.
     fs::write(mount.at("outside"), [1, 2]).unwrap();
     for path in ["../outside", "/outside", "d/../../outside"] {
@@ -358,7 +383,7 @@ fn an_open_array_of_a_database_shows_one_version(setup: Setup) {
 /// Proves T14.
 fn who_may_not_read_all_of_a_database_may_not_read_its_arrays(setup: Setup) {
     if !is_root() {
-        return;
+        return setup.skip("no other users");
     }
     let mount = setup.mount();
     if mount.is_plain() {
@@ -453,4 +478,73 @@ fn databases_are_listed_before_anybody_looks_into_them(setup: Setup) {
         found += usize::from(entry.file_name().to_str().unwrap().ends_with(".checkpoint"));
     }
     assert_eq!(found, COUNT);
+}
+
+/// Looking into all of it would take longer than a request may.
+///
+/// Proves T14, T15.
+fn a_small_database_of_very_much_keeps_nobody_from_listing(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    const CHILDREN: usize = 16_000;
+    const VALUES: usize = 3;
+    // All children are one leaf, whose values inflate to that.
+    let zeroes = vec![0; 1 << 20];
+    let keys: Vec<String> = (0..VALUES).map(|n| format!("{n:02}")).collect();
+    let entries: Vec<(&[u8], Made<'_>)> = keys.iter().map(|key| (key.as_bytes(), Made::Here(&zeroes))).collect();
+    let body = leaf_body(&[FILE], &entries);
+    let first = &body[..body.len() - VALUES * zeroes.len()];
+    let leaf = wrapped(NODE, 0, 1, &inflating_behind(first, 20, VALUES * 8));
+    assert!(leaf.len() < 2048);
+    let names: Vec<String> = (0..CHILDREN).map(|n| format!("p{n:05}/")).collect();
+    let children: Vec<(&[u8], u64, At)> =
+        names.iter().map(|name| (name.as_bytes(), name.len() as u64, (0, 0, leaf.len() as u64))).collect();
+    let top = node(1, &[FILE], &children);
+    let root = (0, leaf.len() as u64, top.len() as u64);
+    write(&mount.at("large"), &manifest(&[FILE], root, 1), &[leaf, top].concat());
+    simple(&mount.at("small"), (0, 1, 2));
+    for _ in 0..2 {
+        let names = fs::read_dir(tree(&mount, "")).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.filter(|name| name.to_str().unwrap().ends_with(".checkpoint")).collect();
+        names.sort();
+        assert_eq!(names, ["large.checkpoint", "small.checkpoint"]);
+    }
+}
+
+/// Its place is taken by another one now and then, which all may read.
+///
+/// Proves T14.
+fn who_moves_a_node_that_he_may_not_read_is_not_told_of_its_values(setup: Setup) {
+    const SECRET: [u8; 16] = [0xee; 16];
+    if !is_root() {
+        return setup.skip("no other users");
+    }
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return;
+    }
+    let (dir, array) = (mount.at("a"), zarr2("[16]", "[16]", FILLED));
+    let of = |value: &[u8]| leaf(&[FILE], &[(b"a/.zarray", Made::Here(&array)), (b"a/0", Made::Here(value))]);
+    let own = of(&[1; 16]);
+    write(&dir, &manifest(&[FILE], (0, 0, own.len() as u64), 0), &own);
+    let (place, secret) = (dir.join("d/0"), mount.at("secret"));
+    fs::write(&secret, of(&SECRET)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let of = tree(&mount, "a.checkpoint/a.npy");
+    assert_eq!(npy(&run(as_user(1000, 1000).arg("cat").arg(&of)).stdout).1, [1; 16]);
+    let over = AtomicBool::new(false);
+    let told = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(SeqCst) {
+                renameat2(AT_FDCWD, &place, AT_FDCWD, &secret, RenameFlags::RENAME_EXCHANGE).unwrap();
+            }
+        });
+        let all = "for n in $(seq 500); do cat \"$0\"; done 2> /dev/null";
+        let told = run(as_user(1000, 1000).args(["sh", "-c", all]).arg(&of)).stdout;
+        over.store(true, SeqCst);
+        told
+    });
+    assert!(!told.windows(SECRET.len()).any(|bytes| bytes == SECRET));
 }

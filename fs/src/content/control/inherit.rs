@@ -130,7 +130,9 @@ impl Control {
                 let opened = self.open_one(file, tensors, ordinal)?;
                 Npy::OfFile(if opened.has_mark(&left.mark) { opened } else { return Err(stale()) })
             }
-            Origin::Assembled { dir, stamp, ordinal } => Npy::OfParts(self.open_assembled(None, dir, stamp, ordinal)?),
+            Origin::Assembled { dir, stamp, ordinal } => {
+                Npy::OfParts(self.open_assembled(None, dir, stamp, ordinal)?.0)
+            }
             Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => {
                 return Err(Fault::new(libc::EISDIR));
             }

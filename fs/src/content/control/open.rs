@@ -1,5 +1,6 @@
 //! Files of the control tree that are open.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tensorfs_layout::Ino;
@@ -20,6 +21,7 @@ use super::origin::Origin;
 use super::trace::Requests;
 use crate::content::assembled::Assembled;
 use crate::content::bytes::fault;
+use crate::content::checkpoint::Checkpoint;
 use crate::content::checkpoints::Parts;
 use crate::content::npy::OpenTensor;
 use crate::content::tensors::Tensors;
@@ -121,8 +123,10 @@ impl Control {
             Origin::Assembled { dir, stamp, ordinal } => {
                 // The kernel has asked who may read these.
                 let files = self.numbers.files(ino).ok_or_else(stale)?;
-                let opened = self.open_assembled(Some(caller), dir, stamp, ordinal)?;
-                let are_among = opened.files().all(|file| files.files().contains(&file));
+                let (opened, checkpoint) = self.open_assembled(Some(caller), dir, stamp, ordinal)?;
+                let asked: HashSet<Ino> = files.files().iter().copied().collect();
+                // What is beside the chunks' keys is told by whatever file the plan was read from.
+                let are_among = opened.files().chain(checkpoint.read_from.inos()).all(|file| asked.contains(&file));
                 if are_among && opened.len() == look.size { Ok(Npy::OfParts(opened)) } else { Err(stale()) }
             }
             Origin::Mirror(_) | Origin::Directory { .. } | Origin::Checkpoint { .. } => Err(Fault::new(libc::EISDIR)),
@@ -130,14 +134,14 @@ impl Control {
     }
 
     /// Opens one of the tensors of a checkpoint in parts, if plan and parts are as that stamp says. All of them are it
-    /// at one moment.
+    /// at one moment. Tells what the plan was read from, too.
     pub(super) fn open_assembled(
         &self,
         caller: Option<Caller>,
         dir: Ino,
         stamp: u64,
         ordinal: u32,
-    ) -> Result<Assembled> {
+    ) -> Result<(Assembled, Arc<Checkpoint>)> {
         let now = self.content.checkpoint_in(dir)?.ok_or(Fault::new(libc::ESTALE))?;
         let mut parts = Parts::new(&self.content, &now);
         if parts.stamp(ordinal) != stamp {
@@ -148,7 +152,7 @@ impl Control {
         if !is_same || Parts::new(&self.content, &now).stamp(ordinal) != stamp {
             return Err(Fault::new(libc::ESTALE));
         }
-        opened
+        Ok((opened?, now))
     }
 
     /// Opens one of the tensors of a file.
