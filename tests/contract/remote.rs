@@ -321,8 +321,8 @@ fn what_a_file_that_stays_open_has_at_rest_is_not_read_for_its_tail(setup: Setup
     assert!((6000..AT_REST as u64 / 8).contains(&read), "{read} bytes read for 6000");
 }
 
-/// Its seals are in no commit yet, so that it could be taken for a file that stays open; and one that is about to come to
-/// rest is not put as a tail before.
+/// Its seals are in no commit yet, so that it could be taken for a file that stays open; and one that is about to come
+/// to rest is not put as a tail before.
 ///
 /// Proves E7.
 fn what_has_just_come_to_rest_is_carried_once(setup: Setup) {

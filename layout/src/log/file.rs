@@ -37,8 +37,8 @@ pub(crate) fn open_log(pool: &Dir, write: bool) -> Result<File> {
     }
 }
 
-/// Which file a log is, in this boot of the machine: one that took its place, or a copy of it, is another, and gives its
-/// numbers anew, as may one that was put back together with all its disk, or that has lost what was not on that.
+/// Which file a log is, in this boot of the machine: one that took its place, or a copy of it, is another, and gives
+/// its numbers anew, as may one that was put back together with all its disk, or that has lost what was not on that.
 ///
 /// # Errors
 /// What cannot be told apart from others.

@@ -64,9 +64,9 @@ impl Tails {
         (self.left, self.from) = (left, self.next.take().unwrap_or(0));
     }
 
-    /// True if the tail of this file, which is open, is to be read now: so many bytes behind what is sealed. One that was
-    /// not open when the remote heard of it last is about to come to rest, and then cut otherwise: as long as the batch
-    /// waits for it, its tail is not read.
+    /// True if the tail of this file, which is open, is to be read now: so many bytes behind what is sealed. One that
+    /// was not open when the remote heard of it last is about to come to rest, and then cut otherwise: as long as the
+    /// batch waits for it, its tail is not read.
     pub(super) fn is_due(&mut self, ino: u64, len: u64, was_open: bool) -> bool {
         let Some(every) = self.every else { return false };
         if len == 0 || len > TAIL_MAX {
