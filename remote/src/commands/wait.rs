@@ -247,7 +247,8 @@ fn newest(note: &Note, before: Option<Newest>) -> Result<Newest> {
             return Ok(before);
         }
         let newest = Repository::new(note.settings.open()?).since(before)?;
-        if is_it(&newest) {
+        // One may have come since the note was read.
+        if is_it(&newest) || newest.number() > note.number {
             return Ok(newest);
         }
     }
