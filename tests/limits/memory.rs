@@ -146,14 +146,22 @@ fn a_pool_whose_server_was_killed_is_opened_in_as_little_memory_as_a_closed_one(
             xattr::set(&path, format!("user.{attribute}"), &[n as u8; BYTES], 0).unwrap();
         }
     }
-    mount.remount();
-    let closed = peak(&server(&mount));
-    for n in 0..FILES {
-        std::fs::write(mount.at(format!("f{n}")), "y").unwrap();
-    }
-    mount.kill9();
-    mount.mount();
-    let killed = peak(&server(&mount));
+    // The least of some: what threads that read the log have at the same time differs from one time to the next.
+    let mut least = |begin_anew: &dyn Fn(&mut Mount)| {
+        let peaks = (0..3).map(|_| {
+            begin_anew(&mut mount);
+            peak(&server(&mount))
+        });
+        peaks.min().unwrap()
+    };
+    let closed = least(&|mount| mount.remount());
+    let killed = least(&|mount| {
+        for n in 0..FILES {
+            std::fs::write(mount.at(format!("f{n}")), "y").unwrap();
+        }
+        mount.kill9();
+        mount.mount();
+    });
     let attributes = (FILES * ATTRIBUTES * BYTES) as u64 >> 10;
     println!("{closed} KiB after a close, {killed} after a kill; attributes are {attributes}");
     assert!(closed > attributes, "they are in memory: {closed} KiB");
