@@ -22,6 +22,7 @@ on_mounts!(
     a_file_with_several_names_is_carried_if_all_are,
     who_serves_next_says_nothing_that_is_not_so,
     of_a_note_that_is_none_nothing_is_carried,
+    of_a_remote_whose_batch_is_spoiled_nothing_is_carried,
     where_more_is_touched_than_is_kept_in_mind_nothing_is_carried,
     what_was_only_read_is_still_carried,
     what_has_left_is_carried_and_what_is_damaged_is_not,
@@ -400,6 +401,26 @@ fn of_a_note_that_is_none_nothing_is_carried(setup: Setup) {
         carry(&mount);
         assert_eq!(words(&mount, ["d", "d/f"]), ["carried"; 2]);
     }
+}
+
+/// Proves E34.
+fn of_a_remote_whose_batch_is_spoiled_nothing_is_carried(setup: Setup) {
+    let mount = setup.mount();
+    if mount.is_plain() {
+        return setup_needs_a_mount();
+    }
+    let url = with_remote(&mount);
+    fs::create_dir(mount.at("d")).unwrap();
+    fs::write(mount.at("d/f"), Pattern(1).bytes(0, SIZE)).unwrap();
+    carry(&mount);
+    assert_eq!(words(&mount, ["d", "d/f"]), ["carried"; 2]);
+    let log = std::path::Path::new(url.strip_prefix("file://").unwrap()).join("log");
+    let batch = fs::read_dir(log).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&batch).unwrap();
+    bytes[40] ^= 1;
+    fs::write(&batch, bytes).unwrap();
+    assert!(!mount.tensorfs(["remote", "carry", text(mount.pool())]).status.success());
+    assert_eq!(words(&mount, ["d", "d/f"]), ["behind"; 2]);
 }
 
 /// Proves E34.
